@@ -179,6 +179,7 @@ impl StorageMeter {
 /// The numbers of one scan thread.
 pub(crate) struct ScanMeter {
     revolutions: Total,
+    reported: Option<u64>,
     riders: Gauge,
     segments: Gauge,
 }
@@ -189,13 +190,17 @@ impl ScanMeter {
         let thread = || thread.to_owned();
         ScanMeter {
             revolutions: Total::of(counter!("carousel_scan_revolutions_total", "thread" => thread())),
+            reported: None,
             riders: gauge!("carousel_scan_riders", "thread" => thread()),
             segments: gauge!("carousel_scan_segments", "thread" => thread()),
         }
     }
 
-    pub(crate) fn report(&mut self, revolutions: u64, riders: usize, segments: usize) {
-        self.segments.set(segments as f64);
+    /// The segments are counted once in a revolution.
+    pub(crate) fn report(&mut self, revolutions: u64, riders: usize, segments: impl FnOnce() -> usize) {
+        if self.reported.replace(revolutions) != Some(revolutions) {
+            self.segments.set(segments() as f64);
+        }
         self.revolutions.reach(revolutions);
         self.riders.set(riders as f64);
     }

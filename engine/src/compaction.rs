@@ -173,7 +173,7 @@ impl Table {
         for _ in 0..self.segments.len() {
             let slot = self.collector % self.segments.len();
             self.collector = (slot + 1) % self.segments.len();
-            if self.joining.as_ref().is_some_and(|joining| joining.has(slot as u32)) {
+            if self.waits_to_be_joined(slot as u32) {
                 continue;
             }
             if let Some(keep) = self.what_stays(slot as u32, horizon) {
@@ -190,10 +190,10 @@ impl Table {
             self.measure(slot);
         }
         let segment = &mut self.segments[slot as usize];
-        segment.versions.trim(horizon);
+        let trimmed = segment.versions.trim(horizon);
         let searched = segment.searched;
         let encoded = segment.columns.iter_mut().filter_map(|column| column.base.as_mut());
-        if encoded.fold(false, |any, base| base.by_code.retire(searched) | any) {
+        if encoded.fold(trimmed, |any, base| base.by_code.retire(searched) | any) {
             self.measure(slot);
         }
         let is_full = self.is_full(slot);
@@ -291,7 +291,7 @@ impl Table {
         let segment = &mut self.segments[slot as usize];
         let index = compaction.columns.len();
         let (schema, part, is_part) = (self.schema.clone(), compaction.part, segment.is_part);
-        let spec = Spec { schema, slot, index, part, is_part };
+        let spec = Spec { schema, slots: vec![slot], index, part, is_part };
         let stays = compaction.keep.len();
         compaction.keep.extend(compaction.rows as u32..segment.rows as u32);
         let ranks = Ranks::default();

@@ -22,8 +22,8 @@ use crate::{
 #[derive(Clone, Debug)]
 pub(crate) struct Spec {
     pub(crate) schema: Arc<TableSchema>,
-    /// Of this segment, or the first of those that become one,
-    pub(crate) slot: u32,
+    /// Of this segment, or those that become one,
+    pub(crate) slots: Vec<u32>,
     /// this column.
     pub(crate) index: usize,
     /// Strings that nobody has go where they are more than this part of the column.
@@ -75,9 +75,9 @@ impl Encoding {
         self.spec.schema.id
     }
 
-    /// The segment that it was copied from.
-    pub(crate) fn slot(&self) -> u32 {
-        self.spec.slot
+    /// The segments that it was copied from.
+    pub(crate) fn slots(&self) -> &[u32] {
+        &self.spec.slots
     }
 
     /// Which of the table's it is.

@@ -9,12 +9,13 @@
 //! What is asked of a table is looked for in each of its segments anew: many small ones make a revolution longer than few large
 //! ones of the same rows. Blocks that have been received and segments that have been cut are small. What becomes of them is put
 //! together beside them, as it is in a [`compaction`](crate::compaction), from which it differs in that rows change their segment:
-//! so they do it while nobody is on a revolution, lest somebody misses one or meets it twice; whoever comes waits for one
-//! revolution. Keys follow later.
+//! so they do it while nobody is on a revolution of the table, lest somebody misses one or meets it twice. When that does not
+//! happen by itself, whoever comes waits for one revolution. Keys follow later.
 //!
-//! Segments become one that are neighbours on the ring, so that as few as possible have to be cut again, and none of them is more
-//! than half of the whole: so a row moves no more often than the logarithm of a segment's rows. All of this waits while rows are
-//! received or sent, or are to be cut, and while a table has readers that are slower than the scan.
+//! Segments become one that are neighbours on the ring, so that as few as possible have to be cut again, on one side of where they
+//! have been cut for a change that is to come, and none of them is more than two thirds of the whole: so a row moves no more often
+//! than a logarithm of a segment's rows. All of this waits while rows are received or sent, or are to be cut, and while a table
+//! has readers that are slower than the scan.
 
 use std::ops::Range;
 
@@ -23,32 +24,46 @@ use crate::{
     column::SegmentColumn,
     encoding::{Encoding, Number, Spec},
     pieces::Piece,
-    position::KeyRange,
+    position::{KeyRange, Position, cut},
     preparation::Work,
     primary_key::Address,
-    recut::{Moves, NO_PIECE},
+    recut::NO_PIECE,
     riders::Riders,
+    schema::TableId,
     segment::Segment,
-    shard::{Progress, Shard},
+    shard::{MOST_VISITED, Progress, Shard},
     table::{SEGMENT_BYTES, Table},
     versions::Versions,
 };
 
-/// Rows added that are brought into all columns together.
+/// Rows that are added to the columns together, at least, and up to which they are added when they take their place.
 const CAUGHT_UP: usize = 64;
+const FEW: usize = 1024;
+
+/// Cells of a column that are gathered in the time in which one that was added is dealt with.
+const CELLS: usize = 16;
+
+/// Visits in which it may happen that nobody is on a revolution; then whoever comes has to wait.
+const PATIENCE: usize = 4 * MOST_VISITED;
+
+/// How often it may wait for those who are slower than the scan.
+const TRIES: usize = 16;
+
+/// When what has been put together was of no use, so many questions pass before it is tried again.
+const REST: usize = 256;
 
 /// Segments of a piece that become one.
 #[derive(Debug)]
 pub(crate) struct Joining {
-    /// Nothing when they have become one.
+    /// Nothing when they have become one, or are not to any more.
     sources: Vec<Source>,
-    /// Their columns as one, as far as they have been put together; then what is left of the old ones.
+    /// Their columns as one, as far as they have been put together; then what is of no use any more.
     columns: Vec<SegmentColumn>,
     /// Somebody else has the next one.
     elsewhere: Option<Number>,
     /// Rows that have been added to them since, as far as they have been brought in, in this order: of which source, and which.
     later: Vec<(usize, Range<usize>)>,
-    /// How often it was their turn and could not be.
+    /// How often it would have been their turn, but for those who are slower than the scan.
     tries: usize,
     /// Logical size of the columns in bytes.
     pub(crate) size: usize,
@@ -62,6 +77,26 @@ struct Source {
     ranks: Ranks,
     /// and how many there are in the columns when all of these are there.
     known: usize,
+}
+
+/// It is the turn of a table's segments.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct JoinDue {
+    table: TableId,
+    /// For so many visits.
+    visits: usize,
+}
+
+impl JoinDue {
+    /// Whether nobody begins a revolution before it is done.
+    pub(crate) fn holds_up(&self) -> bool {
+        self.visits > PATIENCE
+    }
+
+    /// Whether those who are on a revolution of the table had better end it without a pause.
+    pub(crate) fn holds_up_for(&self, table: TableId) -> bool {
+        self.holds_up() && self.table == table
+    }
 }
 
 /// How far it is.
@@ -98,22 +133,42 @@ impl Joining {
         self.columns.push(column);
     }
 
+    /// What has been put together is of no use.
+    fn give_up(&mut self) {
+        self.sources.clear();
+        self.elsewhere = None;
+    }
+
     /// The rows of each source that the columns lack.
     fn missing(&self, segments: &[Segment]) -> Vec<(usize, Range<usize>)> {
         let missing = |source: &Source| source.known..segments[source.slot as usize].rows;
         self.sources.iter().map(missing).enumerate().filter(|(_, rows)| !rows.is_empty()).collect()
     }
 
+    /// How many these are.
+    fn lacks(&self, segments: &[Segment]) -> usize {
+        self.missing(segments).iter().map(|(_, rows)| rows.len()).sum()
+    }
+
+    /// Whether so many rows have been added to the segments that they had better be encoded first.
+    fn is_outgrown(&self, segments: &[Segment]) -> bool {
+        self.lacks(segments) > self.sources.iter().map(|source| source.rows.len()).sum()
+    }
+
     /// All rows of the columns in their order: of which source, and which.
-    fn runs(&self) -> impl Iterator<Item = (&Source, Range<usize>)> + Clone {
-        let first = self.sources.iter().map(|source| (source, 0..source.rows.len()));
-        first.chain(self.later.iter().map(|(source, rows)| (&self.sources[*source], rows.clone())))
+    fn runs(&self) -> impl Iterator<Item = (usize, Range<usize>)> {
+        let first = self.sources.iter().enumerate().map(|(source, of)| (source, 0..of.rows.len()));
+        first.chain(self.later.iter().cloned())
     }
 }
 
 impl Shard {
     /// Does some of it, if there are segments to be joined. Busy when there may be more to do now.
     pub(crate) fn join_some(&mut self) -> Progress {
+        if let Some(table) = self.tables.values_mut().find(|table| table.is_releasing()) {
+            table.release_some();
+            return Progress::Busy;
+        }
         let are_on_their_way = !self.received.is_empty()
             || self.precut.is_some()
             || self.riders.iter_mut().any(|rider| matches!(rider.work, Work::Blocks(_)));
@@ -121,14 +176,14 @@ impl Shard {
             return Progress::Idle;
         }
         let begun = self.tables.values().find(|table| table.joining.is_some()).map(|table| table.schema.id);
-        let pieces = &self.pieces;
-        let begin = |table: &mut Box<Table>| table.begin_to_join(pieces).then_some(table.schema.id);
+        let (pieces, cuts) = (&self.pieces, &self.precut_at);
+        let begin = |table: &mut Box<Table>| table.begin_to_join(pieces, cuts).then_some(table.schema.id);
         let Some(id) = begun.or_else(|| self.tables.values_mut().find_map(begin)) else {
             return Progress::Idle;
         };
         match self.tables.get_mut(&id).map(|table| table.put_together()) {
             Some(Stage::Due) => {
-                self.join_due = Some(id);
+                self.join_due = Some(JoinDue { table: id, visits: 0 });
                 Progress::Busy
             }
             Some(Stage::Busy) => Progress::Busy,
@@ -136,41 +191,64 @@ impl Shard {
         }
     }
 
-    /// Puts what has been joined in the place of the segments, when nobody is on a revolution.
+    /// Puts what has been joined in the place of the segments, when nobody is on a revolution of the table.
     pub(crate) fn join_if_due(&mut self) {
-        if !self.rotation.is_empty() || self.filling.is_some() {
+        let Some(due) = &mut self.join_due else { return };
+        due.visits += 1;
+        let Some(table) = self.tables.get_mut(&due.table).filter(|table| table.joining.is_some()) else {
+            self.join_due = None;
             return;
-        }
-        if let Some(id) = self.join_due.take() {
+        };
+        if !table.paused.is_empty() {
+            // Nobody knows for how long.
+            self.join_due = None;
+        } else if !table.riding.is_empty() || self.filling.is_some() {
+            table.bring_in(CAUGHT_UP);
+        } else {
+            let id = due.table;
+            self.join_due = None;
             self.install_all();
             if let Some(table) = self.tables.get_mut(&id) {
                 table.put_in_place(&mut self.riders);
+                self.has_joined = true;
             }
         }
+    }
+
+    /// Whether segments have become one since this was asked: there is something for
+    /// [`collect_garbage`](Shard::collect_garbage) to do.
+    pub fn has_joined(&mut self) -> bool {
+        std::mem::take(&mut self.has_joined)
     }
 
     /// Rows are to be where they are.
     pub(crate) fn forget_joining(&mut self) {
         self.join_due = None;
-        self.tables.values_mut().for_each(|table| table.joining = None);
+        self.tables.values_mut().filter_map(|table| table.joining.as_mut()).for_each(|it| it.give_up());
     }
 }
 
 impl Table {
-    /// Looks for segments that are to become one.
-    fn begin_to_join(&mut self, pieces: &[Piece]) -> bool {
-        let are_cut_up = || self.segments.iter().filter(|segment| segment.rows > 0).nth(1).is_some();
-        let may_begin = !self.dropped && self.paused.is_empty() && !self.is_compacting() && are_cut_up();
-        let slots = if may_begin { self.to_join(pieces) } else { None };
+    /// Looks for segments that are to become one, none of which is cut at these positions.
+    fn begin_to_join(&mut self, pieces: &[Piece], cuts: &[Position]) -> bool {
+        let are_some = || self.segments.iter().filter(|segment| segment.rows > 0).nth(1).is_some();
+        if self.dropped || !self.paused.is_empty() || self.is_compacting() || !are_some() {
+            return false;
+        }
+        if self.join_rest > 0 {
+            self.join_rest -= 1;
+            return false;
+        }
+        let slots = self.to_join(pieces, cuts);
         self.joining = slots.map(|slots| Box::new(Joining::new(&slots, &self.segments)));
         self.joining.is_some()
     }
 
     /// As many neighbours as fit into one segment, if there are some.
-    fn to_join(&self, pieces: &[Piece]) -> Option<Vec<u32>> {
+    fn to_join(&self, pieces: &[Piece], cuts: &[Position]) -> Option<Vec<u32>> {
         let can_be = |(segment, slot): &(&Segment, u32)| {
             segment.rows > 0
-                && segment.rows * 2 <= self.options.segment_rows
+                && segment.rows < self.options.segment_rows
                 && pieces.get(segment.range).is_some_and(Piece::is_held)
                 && !segment.is_part
                 && !self.is_full(*slot)
@@ -184,13 +262,16 @@ impl Table {
         for of_piece in small.chunk_by(|a, b| a.0.range == b.0.range) {
             for first in 0..of_piece.len() {
                 let (mut rows, mut bytes, mut most) = (0, 0, 0);
+                let mut all = at(of_piece[first].0);
                 for (last, (segment, _)) in of_piece.iter().enumerate().skip(first) {
                     (rows, bytes) = (rows + segment.rows, bytes + segment.size());
                     most = most.max(segment.rows);
-                    if rows > self.options.segment_rows || bytes > SEGMENT_BYTES {
+                    all = all.hull(at(segment));
+                    let fits = rows <= self.options.segment_rows && bytes <= SEGMENT_BYTES;
+                    if !fits || cut(all, cuts).len() > 1 {
                         break;
                     }
-                    if most * 2 <= rows && last - first >= best.len().max(1) {
+                    if most * 3 <= rows * 2 && last - first >= best.len().max(1) {
                         best = &of_piece[first..=last];
                     }
                 }
@@ -199,65 +280,99 @@ impl Table {
         (!best.is_empty()).then(|| best.iter().map(|(_, slot)| *slot).collect())
     }
 
-    /// Puts the next column together, brings rows in that have been added meanwhile, or lets an old column go.
-    fn put_together(&mut self) -> Stage {
-        let Some(mut joining) = self.joining.take() else { return Stage::Waits };
-        if joining.sources.is_empty() {
-            // To give a lot of memory back takes its time.
-            let column = joining.columns.pop();
-            joining.size = joining.columns.iter().map(SegmentColumn::size).sum();
-            self.joining = column.map(|_| joining);
-            return Stage::Busy;
-        }
-        let missing: usize = joining.missing(&self.segments).iter().map(|(_, rows)| rows.len()).sum();
-        let began_with: usize = joining.sources.iter().map(|source| source.rows.len()).sum();
-        if missing > began_with {
-            // Rows are added faster than it goes on.
-            return Stage::Waits;
-        }
-        let stage = if joining.elsewhere.is_some() {
-            Stage::Waits
-        } else if joining.columns.len() < self.schema.columns.len() {
-            self.join_column(&mut joining);
-            Stage::Busy
-        } else if missing > CAUGHT_UP {
-            self.bring_in(&mut joining, CAUGHT_UP);
-            Stage::Busy
-        } else {
-            self.is_join_due(&joining)
-        };
-        self.joining = Some(joining);
-        stage
+    /// Whether something is left of what is of no use any more.
+    fn is_releasing(&self) -> bool {
+        self.joining.as_ref().is_some_and(|joining| joining.sources.is_empty())
     }
 
-    /// Whether rows can change their places, but for those who ride.
-    fn is_join_due(&mut self, joining: &Joining) -> Stage {
-        // Rows move once before their keys have followed.
-        let can_move = joining.slots().all(|slot| self.keys.can_move(slot));
-        if !can_move {
-            self.keys.wait_for();
+    /// Lets a column go: to give a lot of memory back takes its time.
+    fn release_some(&mut self) {
+        self.joining.take_if(|joining| {
+            joining.columns.pop();
+            joining.size = joining.columns.iter().map(SegmentColumn::size).sum();
+            joining.columns.is_empty()
+        });
+    }
+
+    /// What has been put together is of no use, and what will be may be of none, either.
+    pub(crate) fn give_up_joining(&mut self) {
+        if let Some(joining) = &mut self.joining {
+            joining.give_up();
+            self.join_rest = REST;
         }
-        if can_move && self.paused.is_empty() { Stage::Due } else { Stage::Waits }
+    }
+
+    /// Whether a segment stays as it is for now, as it is about to become one with others.
+    pub(crate) fn waits_to_be_joined(&mut self, slot: u32) -> bool {
+        let Some(joining) = self.joining.as_ref().filter(|joining| joining.has(slot)) else { return false };
+        let is_outgrown = joining.is_outgrown(&self.segments);
+        if is_outgrown {
+            self.give_up_joining();
+        }
+        !is_outgrown
+    }
+
+    /// It would be their turn, but for those who are slower than the scan.
+    fn has_waited_to_join(&mut self) {
+        if let Some(joining) = &mut self.joining {
+            joining.tries += 1;
+            if joining.tries > TRIES {
+                self.give_up_joining();
+            }
+        }
+    }
+
+    /// Puts the next column together, or brings rows in that have been added meanwhile.
+    fn put_together(&mut self) -> Stage {
+        let Some(joining) = &self.joining else { return Stage::Waits };
+        if joining.elsewhere.is_some() {
+            return Stage::Waits;
+        }
+        if joining.is_outgrown(&self.segments) {
+            self.give_up_joining();
+            return Stage::Busy;
+        }
+        let columns = self.schema.columns.len();
+        if joining.columns.len() < columns {
+            self.join_column();
+            return Stage::Busy;
+        }
+        if joining.lacks(&self.segments) > CAUGHT_UP {
+            self.bring_in(CAUGHT_UP.max(self.options.compact_cells / (columns * CELLS)));
+            return Stage::Busy;
+        }
+        // Rows move once before their keys have followed.
+        if !joining.slots().all(|slot| self.keys.can_move(slot)) {
+            self.keys.wait_for();
+            return Stage::Waits;
+        }
+        if !self.paused.is_empty() {
+            self.has_waited_to_join();
+            return Stage::Waits;
+        }
+        Stage::Due
     }
 
     /// Makes one of the next column, or leaves that to somebody else.
-    fn join_column(&mut self, joining: &mut Joining) {
+    fn join_column(&mut self) {
+        let Some(joining) = &mut self.joining else { return };
         let index = joining.columns.len();
-        let schema = self.schema.clone();
-        let spec = Spec { schema, slot: joining.sources[0].slot, index, part: 0, is_part: false };
+        let slots = joining.slots().collect();
+        let spec = Spec { schema: self.schema.clone(), slots, index, part: 0, is_part: false };
         let column = |source: &Source| &self.segments[source.slot as usize].columns[index];
         let parts: Vec<(&SegmentColumn, Picked)> = joining
             .sources
             .iter()
             .map(|source| (column(source), Picked::new(&source.rows, &source.ranks)))
             .collect();
-        joining.elsewhere = self.encoder.leave(&spec, &parts, self.options.compact_cells);
-        if joining.elsewhere.is_none() {
+        let elsewhere = self.encoder.leave(&spec, &parts, self.options.compact_cells);
+        if elsewhere.is_none() {
             let ty = &self.schema.columns[index].ty;
             let mut parts: Vec<SegmentColumn> =
                 parts.iter().map(|(column, rows)| column.divided(ty, rows)).collect();
             joining.add(spec.join(&mut parts));
         }
+        joining.elsewhere = elsewhere;
     }
 
     /// Takes a column back that somebody else has put together, if it is for segments that are being joined.
@@ -273,7 +388,8 @@ impl Table {
     }
 
     /// Brings in so many rows, at most, that have been added to the segments.
-    fn bring_in(&self, joining: &mut Joining, most: usize) {
+    fn bring_in(&mut self, most: usize) {
+        let Some(joining) = &mut self.joining else { return };
         let mut left = most;
         for (source, rows) in joining.missing(&self.segments) {
             let rows = rows.start..rows.end.min(rows.start.saturating_add(left));
@@ -289,38 +405,38 @@ impl Table {
                 column.absorb_known(&definition.ty);
             }
             joining.sources[source].known = rows.end;
-            joining.later.push((source, rows));
+            match joining.later.last_mut() {
+                Some((last, before)) if *last == source => before.end = rows.end,
+                _ => joining.later.push((source, rows)),
+            }
         }
     }
 
     /// Puts what has been joined in the place of the segments. Nobody is on a revolution.
     fn put_in_place(&mut self, riders: &mut Riders) {
-        /// Readers that are slow may always be there.
-        const TRIES: usize = 16;
-        let Some(mut joining) = self.joining.take() else { return };
-        if self.is_join_due(&joining) != Stage::Due {
-            joining.tries += 1;
-            self.joining = Some(joining).filter(|joining| joining.tries < TRIES);
+        let can_move = |joining: &Joining| joining.slots().all(|slot| self.keys.can_move(slot));
+        let is_ready = |joining: &&Box<Joining>| joining.lacks(&self.segments) <= FEW && can_move(joining);
+        if !self.joining.as_ref().is_some_and(|joining| is_ready(&joining)) {
             return;
         }
-        self.bring_in(&mut joining, usize::MAX);
+        self.bring_in(FEW);
+        let Some(mut joining) = self.joining.take().filter(|joining| !joining.sources.is_empty()) else {
+            return;
+        };
         let slots: Vec<u32> = joining.slots().collect();
         let (first, piece) = (slots[0], self.segments[slots[0] as usize].range);
-        let mut moves = Moves::new();
+        let mut to: Vec<Vec<Address>> = slots.iter().map(|_| Vec::new()).collect();
         let mut row = 0;
         for (source, rows) in joining.runs() {
-            let to = rows.clone().zip(row..).map(|(_, row)| Address { slot: first, row });
-            moves.entry(source.slot).or_default().extend(to);
+            to[source].extend((row..row + rows.len() as u32).map(|row| Address { slot: first, row }));
             row += rows.len() as u32;
         }
-        let segments = &self.segments;
-        let versions = Versions::joined(
-            joining.runs().map(|(source, rows)| (&segments[source.slot as usize].versions, rows)),
-        );
-        let of_slots = || slots.iter().map(|slot| &segments[*slot as usize]);
-        assert!(of_slots().all(|segment| segment.range == piece), "rows stay in their piece");
-        let within: Option<Vec<KeyRange>> = of_slots().map(|segment| segment.within).collect();
-        let mut joined = Segment::joined(piece, std::mem::take(&mut joining.columns), versions, of_slots());
+        let sources: Vec<&Segment> = slots.iter().map(|slot| &self.segments[*slot as usize]).collect();
+        assert!(sources.iter().all(|segment| segment.range == piece), "rows stay in their piece");
+        let versions: Vec<&Versions> = sources.iter().map(|segment| &segment.versions).collect();
+        let versions = Versions::joined(&versions, joining.runs());
+        let within: Option<Vec<KeyRange>> = sources.iter().map(|segment| segment.within).collect();
+        let mut joined = Segment::joined(piece, std::mem::take(&mut joining.columns), versions, &sources);
         joined.within = within.and_then(|all| all.into_iter().reduce(KeyRange::hull));
         let mut joined = Some(joined);
         for slot in &slots {
@@ -335,11 +451,10 @@ impl Table {
             self.forget_size(&old);
             joining.columns.extend(old.columns);
             self.is_full_no_more(*slot);
-            self.measure(*slot);
         }
         self.tails[piece].take_if(|tail| slots.contains(tail));
-        self.readdress(moves, riders);
-        joining.sources.clear();
+        self.readdress(slots.into_iter().zip(to).collect(), riders);
+        joining.give_up();
         self.joining = Some(joining);
     }
 }

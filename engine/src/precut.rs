@@ -119,7 +119,8 @@ impl Cutting {
                 room -= 1;
                 continue;
             }
-            let spec = Spec { schema: schema.clone(), slot, index, part: GOOD_PART, is_part: true };
+            let spec =
+                Spec { schema: schema.clone(), slots: vec![slot], index, part: GOOD_PART, is_part: true };
             let keep = Picked::new(rows, &self.ranks[part]);
             self.elsewhere = encoder.leave(&spec, &[(&*column, keep)], cells);
             if self.elsewhere.is_none() {
@@ -171,6 +172,7 @@ impl Shard {
         at.extend(self.precut.take().map_or(Vec::new(), |before| before.at));
         at.sort_unstable();
         at.dedup();
+        self.precut_at = at.clone();
         let slots = |table: &Table| {
             let id = table.schema.id;
             (0..table.segments.len() as u32).map(move |slot| (id, slot))
@@ -288,14 +290,10 @@ impl Shard {
         let Some(table) = self.tables.get_mut(&table) else { return };
         let piece = table.segments[slot as usize].range;
         let parts = cut(self.pieces[piece].range, at);
-        let slots = table.segments.len();
         if let Some(addresses) = table.divide(slot, &parts, &vec![piece; parts.len()], cutting) {
             if table.tails[piece] == Some(slot) {
                 table.tails[piece] = None;
             }
-            std::iter::once(slot)
-                .chain(slots as u32..table.segments.len() as u32)
-                .for_each(|slot| table.measure(slot));
             table.readdress([(slot, addresses)].into(), &mut self.riders);
         }
     }

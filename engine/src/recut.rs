@@ -214,6 +214,7 @@ impl Shard {
             self.add_piece(Piece::new(range, recut.ts));
         }
         self.held = held;
+        self.precut_at.clear();
         self.recut_at = recut.ts;
     }
 
@@ -293,7 +294,7 @@ impl Shard {
 }
 
 /// Where the rows of a segment have gone.
-pub(crate) type Moves = HashMap<u32, Vec<Address>>;
+type Moves = HashMap<u32, Vec<Address>>;
 
 impl Table {
     /// Divides the rows of a piece among its parts, whose indices are given, and tells where they have gone.
@@ -306,9 +307,6 @@ impl Table {
             {
                 moves.insert(slot, addresses);
             }
-        }
-        for slot in 0..self.segments.len() as u32 {
-            self.measure(slot);
         }
         moves
     }
@@ -370,8 +368,8 @@ impl Table {
         Some(addresses)
     }
 
-    /// Puts right everything that refers to rows which have moved.
-    pub(crate) fn readdress(&mut self, mut moves: Moves, riders: &mut Riders) {
+    /// Puts right everything that refers to rows which have moved, and the sizes of segments.
+    pub(crate) fn readdress(&mut self, moves: Moves, riders: &mut Riders) {
         let mut moved: Vec<Option<&[Address]>> = vec![None; self.segments.len()];
         moves.iter().for_each(|(slot, addresses)| moved[*slot as usize] = Some(addresses));
         let to = |address: Address| match moved[address.slot as usize] {
@@ -380,8 +378,13 @@ impl Table {
         };
         let mut previous = Vec::new();
         for (slot, segment) in self.segments.iter_mut().enumerate() {
+            if moved[slot].is_none() && !segment.leads_elsewhere {
+                continue;
+            }
+            segment.leads_elsewhere = false;
             let at = |row: u32| Address { slot: slot as u32, row };
-            previous.extend(segment.previous.drain().map(|(row, old)| (to(at(row)), to(old))));
+            let before = std::mem::take(&mut segment.previous);
+            previous.extend(before.into_iter().map(|(row, old)| (to(at(row)), to(old))));
         }
         for (new, old) in previous {
             self.segments[new.slot as usize].set_previous(new.slot, new.row, old);
@@ -416,9 +419,10 @@ impl Table {
             }
         }
         match moves.keys().all(|slot| self.keys.can_move(*slot)) {
-            true => self.keys.begin_moves(moves.drain()),
+            true => self.keys.begin_moves(moves),
             false => self.keys.readdress(|address| Some(to(address))),
         }
+        (0..self.segments.len() as u32).for_each(|slot| self.measure(slot));
     }
 
     /// Leaves pieces to those who read what was there before.

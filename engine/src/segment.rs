@@ -134,15 +134,15 @@ impl Segment {
     }
 
     /// The rows of several segments of a piece, whose columns and versions are given.
-    pub(crate) fn joined<'a>(
+    pub(crate) fn joined(
         range: usize,
         columns: Vec<SegmentColumn>,
         versions: Versions,
-        of: impl Iterator<Item = &'a Segment>,
+        of: &[&Segment],
     ) -> Segment {
-        let rows = columns.first().map_or(0, SegmentColumn::rows);
+        let rows = versions.len();
         assert!(columns.iter().all(|column| column.rows() == rows), "every column has all rows");
-        let ended_bytes = of.map(|segment| segment.ended_bytes).sum();
+        let ended_bytes = of.iter().map(|segment| segment.ended_bytes).sum();
         let mut segment = Segment { columns, rows, versions, ended_bytes, ..Segment::new(range, &[]) };
         segment.visited = rows;
         segment.note_encoded();

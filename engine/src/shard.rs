@@ -42,6 +42,7 @@ use crate::{
     error::{Result, SqlError, SqlState},
     given_up::GivenUp,
     install::Installing,
+    joining::JoinDue,
     operation::{Decision, Effect, InsertRows, OperationKind, OrderedOperation, RowBatch, Ts},
     pack::{Blocks, Made, Packer, Packing},
     pieces::{self, Piece},
@@ -178,8 +179,12 @@ pub struct Shard {
     pub(crate) received: BTreeMap<(TableId, KeyRange), u128>,
     /// What is cut before the next change of the key ranges.
     pub(crate) precut: Option<Precut>,
-    /// It is the turn of this table's segments that become one when nobody is on a revolution.
-    pub(crate) join_due: Option<TableId>,
+    /// Where that was, until the change is made.
+    pub(crate) precut_at: Vec<Position>,
+    /// It is the turn of a table's segments that become one.
+    pub(crate) join_due: Option<JoinDue>,
+    /// Some have.
+    pub(crate) has_joined: bool,
     /// Decisions that came before their operation.
     early: BTreeMap<Ts, Decision>,
     /// Tables with riders, next first.
@@ -226,7 +231,9 @@ impl Shard {
             installing: None,
             received: BTreeMap::new(),
             precut: None,
+            precut_at: Vec::new(),
             join_due: None,
+            has_joined: false,
             early: BTreeMap::new(),
             rotation: VecDeque::new(),
             worked_off: VecDeque::new(),
@@ -334,7 +341,7 @@ impl Shard {
         let can_fill = self.filling.is_some_and(can_fill);
         let can_recut = self.recut_is_next() && self.is_quiet();
         // It waits for staged rows that have not come.
-        let waits_for_rows = self.filling.is_some() && self.is_held_up();
+        let waits_for_rows = self.filling.is_some() && (self.join_due.is_some() || self.is_held_up());
         let is_precut = self.precut.is_none() || waits_for_rows || self.precut_waits();
         let is_joined = self.join_due.is_none() || waits_for_rows;
         let is_done = self.rotation.is_empty() && self.worked_off.is_empty() && is_precut && is_joined;
@@ -344,7 +351,8 @@ impl Shard {
 
     /// Whether rows are about to change their segment, and nobody begins a revolution before they have.
     fn is_held_up(&self) -> bool {
-        self.join_due.is_some() || self.precut.as_ref().is_some_and(|precut| precut.is_due)
+        self.join_due.as_ref().is_some_and(JoinDue::holds_up)
+            || self.precut.as_ref().is_some_and(|precut| precut.is_due)
     }
 
     /// Whether reads have found all of their rows and are not done with them. What nobody waits for had better wait for that.
@@ -367,7 +375,7 @@ impl Shard {
 
     /// Takes a column back; one that is of no use any more is dropped.
     pub fn encoded(&mut self, encoding: Encoding) {
-        let (id, slot) = (encoding.table(), encoding.slot());
+        let (id, slots) = (encoding.table(), encoding.slots().to_vec());
         let encoding = self.take_cut(encoding);
         let Some(table) = self.tables.get_mut(&id) else { return };
         table.encoder.take_back();
@@ -375,9 +383,8 @@ impl Shard {
         let encoding = encoding.and_then(|encoding| table.take_joined(encoding));
         drop(encoding.and_then(|encoding| table.take_full(encoding)));
         // What it had in common with the copy was counted in halves.
-        if (slot as usize) < table.segments.len() {
-            table.measure(slot);
-        }
+        let segments = table.segments.len();
+        slots.into_iter().filter(|slot| (*slot as usize) < segments).for_each(|slot| table.measure(slot));
     }
 
     /// Where others say, while the shard is busy, that it will be told to [cancel](Shard::cancel) a read.
@@ -521,9 +528,9 @@ impl Shard {
         }
     }
 
-    /// Frees versions that ended before `horizon`: nobody will ask for a prefix below it any more; then makes one of several small
-    /// segments. Looks at a bounded amount of data, so that a segment may take many calls; `Busy` means that there was something to do and may be
-    /// more, `Idle` also that a column has to come back first.
+    /// Frees versions that ended before `horizon`: nobody will ask for a prefix below it any more; then makes one of several
+    /// small segments. Looks at a bounded amount of data, so that a segment may take many calls; `Busy` means that there was
+    /// something to do and may be more, `Idle` also that a column or a step has to come first.
     pub fn collect_garbage(&mut self, horizon: Ts) -> Progress {
         if self.install_more() {
             return Progress::Busy;
@@ -764,7 +771,8 @@ impl Shard {
 
     /// Visits the next segment that one of the table's riders has to see.
     fn visit_next(&mut self, id: TableId, effects: &mut Vec<Effect>) {
-        let may_pause = !self.recut_is_next();
+        let may_pause =
+            !self.recut_is_next() && !self.join_due.as_ref().is_some_and(|due| due.holds_up_for(id));
         let Some(mut table) = self.tables.remove(&id) else { return };
         table.room_for_groups = self.room_for_groups(&table);
         let mut rides = std::mem::take(&mut table.riding);

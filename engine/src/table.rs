@@ -90,8 +90,9 @@ pub(crate) struct Table {
     pub(crate) compacting: Option<u32>,
     /// Cells that could have been gathered in the time that compaction took longer than it should have.
     pub(crate) owed: usize,
-    /// Segments that become one.
+    /// Segments that become one, and how often others are not looked for.
     pub(crate) joining: Option<Box<Joining>>,
+    pub(crate) join_rest: usize,
     /// Who encodes columns.
     pub(crate) encoder: Encoder,
 }
@@ -142,6 +143,7 @@ impl Table {
             compacting: None,
             owed: 0,
             joining: None,
+            join_rest: 0,
             encoder,
         }
     }
@@ -381,7 +383,9 @@ impl Table {
     /// The rows of a segment have other numbers: a column of it that somebody else has is of no use, nor is what it was to
     /// become together with others.
     pub(crate) fn has_changed(&mut self, slot: u32) {
-        self.joining.take_if(|joining| joining.has(slot));
+        if self.joining.as_ref().is_some_and(|joining| joining.has(slot)) {
+            self.give_up_joining();
+        }
         if self.full.front().is_some_and(|(full, _)| *full == slot) {
             self.full_elsewhere = None;
         }
@@ -421,7 +425,8 @@ impl Table {
         }
         let all: Vec<u32> = (0..segment.rows as u32).collect();
         let ranks = Ranks::default();
-        let spec = Spec { schema: self.schema.clone(), slot, index, part: 2, is_part: segment.is_part };
+        let spec =
+            Spec { schema: self.schema.clone(), slots: vec![slot], index, part: 2, is_part: segment.is_part };
         let cells = self.options.compact_cells;
         self.encoder.leave(&spec, &[(&segment.columns[index], Picked::new(&all, &ranks))], cells)
     }

@@ -82,7 +82,7 @@ impl Versions {
         self.note(begin.0);
     }
 
-    fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.settled + self.begins.len()
     }
 
@@ -232,14 +232,12 @@ impl Versions {
         all
     }
 
-    /// Those of rows of several segments, one run behind the other.
-    pub(crate) fn joined<'a>(runs: impl Iterator<Item = (&'a Versions, Range<usize>)> + Clone) -> Versions {
-        let of_run = |(versions, rows): (&'a Versions, Range<usize>)| {
-            rows.map(|row| (versions.begin(row), versions.end(row)))
-        };
-        let mut all = Versions::of_rows(runs.clone().flat_map(of_run));
-        all.forgotten = runs.clone().map(|(versions, _)| versions.forgotten).max().unwrap_or(0);
-        let mut changes: Vec<u64> = runs.flat_map(|(versions, _)| versions.changes.iter().copied()).collect();
+    /// Those of rows of several segments, one run behind the other: of which segment, and which rows.
+    pub(crate) fn joined(of: &[&Versions], runs: impl Iterator<Item = (usize, Range<usize>)>) -> Versions {
+        let rows = runs.flat_map(|(segment, rows)| rows.map(move |row| (of[segment], row)));
+        let mut all = Versions::of_rows(rows.map(|(versions, row)| (versions.begin(row), versions.end(row))));
+        all.forgotten = of.iter().map(|versions| versions.forgotten).max().unwrap_or(0);
+        let mut changes: Vec<u64> = of.iter().flat_map(|versions| &versions.changes).copied().collect();
         changes.sort_unstable();
         changes.into_iter().for_each(|at| all.note(at));
         all
@@ -252,10 +250,11 @@ impl Versions {
         part
     }
 
-    /// Forgets what says nothing to anybody at or after `horizon`.
-    pub(crate) fn trim(&mut self, horizon: Ts) {
+    /// Forgets what says nothing to anybody at or after `horizon`. Returns whether that is something.
+    pub(crate) fn trim(&mut self, horizon: Ts) -> bool {
         /// Rows that may begin before there is memory for more again.
         const SPARE: usize = 1 << 12;
+        let before = self.size();
         let settled = self.begins.iter().position(|begin| *begin >= horizon.0).unwrap_or(self.begins.len());
         self.begins.drain(..settled);
         self.settled += settled;
@@ -266,6 +265,7 @@ impl Versions {
         if self.ended == 0 {
             self.ends = Ends::default();
         }
+        self.size() < before
     }
 
     pub(crate) fn size(&self) -> usize {

@@ -116,7 +116,7 @@ impl ScanThread {
             drive(&mut scan, &channels, |scan| {
                 reported.store(scan.memory(), Ordering::Relaxed);
                 counted.count(scan);
-                meter.report(scan.shard.revolutions(), scan.shard.riding(), scan.shard.segments());
+                meter.report(scan.shard.revolutions(), scan.shard.riding(), || scan.shard.segments());
             });
         })?;
         Ok(ScanThread { commands: Some(commands), memory, statistics, given_up, thread: Some(thread) })
@@ -342,6 +342,7 @@ impl Scan {
     /// Does some of the work that there is.
     pub(crate) fn step(&mut self, effects: &mut Vec<Effect>) -> Progress {
         let scanning = self.shard.step(effects);
+        self.garbage |= self.shard.has_joined();
         if self.can_take() && self.shard.take_time() {
             self.take_some(effects);
         }

@@ -122,7 +122,8 @@ fn join_lines(parts: &[(&EncodedColumn, usize)]) -> Option<(Domain, Vec<Translat
             divisor = greatest_common_divisor(divisor, *scale);
         }
     }
-    let scale = divisor.max(1);
+    // What comes between few codes had better have one.
+    let scale = if distance(most) > 0xff { divisor } else { 1 };
     let max = distance(most) / scale;
     let widest = of_parts().map(|(_, used)| used.high - used.low).max().unwrap_or(0);
     // They lie far from each other: a dictionary may be smaller.

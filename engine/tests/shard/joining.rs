@@ -18,19 +18,48 @@ use crate::{
 const ROWS: i32 = 4000;
 const SEGMENT_ROWS: usize = 400;
 
-/// Rows in segments, each of which is cut in four.
+/// The ring in four parts.
+fn quarters() -> Vec<KeyRange> {
+    let quarter = u64::MAX / 4 + 1;
+    (0..4).map(|at| KeyRange::new(at * quarter, at * quarter + (quarter - 1))).collect()
+}
+
+fn recut(beside: &mut Beside, held: Vec<KeyRange>) {
+    let ts = beside.scan.next_ts();
+    beside.scan.shard.recut(Recut { ts, held, ..Recut::default() });
+    beside.scan.run();
+}
+
+/// Rows in segments, each of which has been cut in four.
 fn cut_up(elsewhere: bool) -> Beside {
+    let mut beside = about_to_be_cut_up(elsewhere);
+    recut(&mut beside, vec![KeyRange::FULL]);
+    beside
+}
+
+/// The change for which that was done has not come.
+fn about_to_be_cut_up(elsewhere: bool) -> Beside {
     let options = Options { segment_rows: SEGMENT_ROWS, compact_cells: 1000, ..Options::default() };
     let mut beside = Beside::with(options).encoded_elsewhere(elsewhere);
     beside.scan.collect();
     while beside.encode() || beside.compact_some() {}
-    let quarters = (1..4).map(|quarter| u64::MAX / 4 * quarter).collect();
-    beside.scan.shard.precut(quarters);
+    beside.scan.shard.precut(quarters()[1..].iter().map(|quarter| quarter.first).collect());
     while !beside.scan.effects.iter().any(|effect| matches!(effect, Effect::Precut)) {
         beside.scan.shard.step(&mut beside.scan.effects);
         beside.encode();
     }
     beside
+}
+
+/// Does all that there is to do, as often as it may have to wait.
+fn collect(beside: &mut Beside) {
+    for _ in 0..400 {
+        beside.scan.run();
+        while beside.compact_some() {}
+    }
+    beside.scan.run();
+    let parts = beside.scan.shard.memory_by_part(beside.scan.schema.id);
+    assert_eq!(beside.scan.shard.memory(), parts.iter().map(|(_, size)| size).sum::<usize>());
 }
 
 #[test]
@@ -64,17 +93,42 @@ fn rows_change_while_their_segments_become_one() {
             assert_eq!(found(&beside.scan, ts), expected);
         }
         beside.check();
-        for _ in 0..100 {
-            while beside.compact_some() {}
-            beside.scan.run();
-        }
+        collect(&mut beside);
         let after = beside.scan.shard.segments();
         assert!(after <= before * 2 / 5, "{after} of {before} segments are left");
         beside.check();
     }
 }
 
-/// What somebody reads slowly, and what is being received, stays where it is; so does what is to be cut.
+/// What has been cut for a change that is to come need not be cut again.
+#[test]
+fn segments_become_one_on_either_side_of_a_cut() {
+    let mut beside = about_to_be_cut_up(false);
+    let before = beside.scan.shard.segments();
+    collect(&mut beside);
+    let joined = beside.scan.shard.segments();
+    assert!((10..before / 2).contains(&joined), "{joined} of {before} segments");
+    recut(&mut beside, quarters());
+    assert_eq!(beside.scan.shard.segments(), joined);
+    beside.check();
+}
+
+/// What is sent to others stays where it is meanwhile.
+#[test]
+fn segments_wait_until_everything_has_been_sent() {
+    let mut beside = cut_up(false);
+    let before = beside.scan.shard.segments();
+    let read = OperationKind::Read(Read { predicate: Vec::new(), output: ReadOutput::ContentHash });
+    let ts = beside.scan.submit_as(read, |ordered| (ordered.blocks, ordered.window) = (true, Some(1)));
+    collect(&mut beside);
+    assert_eq!(beside.scan.shard.segments(), before, "somebody is sent rows");
+    beside.scan.shard.cancel(ts, &mut beside.scan.effects);
+    collect(&mut beside);
+    assert!(beside.scan.shard.segments() < before / 2);
+    beside.check();
+}
+
+/// What somebody reads slowly stays where it is.
 #[test]
 fn segments_wait_for_those_who_are_slower_than_the_scan() {
     let mut beside = cut_up(false);
@@ -84,16 +138,11 @@ fn segments_wait_for_those_who_are_slower_than_the_scan() {
         output: ReadOutput::Rows { projection: Vec::new(), top: None },
     });
     let slow = beside.scan.submit_with(read, Some(1));
-    let collect = |beside: &mut Beside| {
-        for _ in 0..30 {
-            beside.scan.run();
-            while beside.compact_some() {}
-        }
-        beside.scan.shard.segments()
-    };
-    assert_eq!(collect(&mut beside), before);
+    collect(&mut beside);
+    assert_eq!(beside.scan.shard.segments(), before);
     beside.scan.shard.cancel(slow, &mut beside.scan.effects);
-    assert!(collect(&mut beside) < before / 2);
+    collect(&mut beside);
+    assert!(beside.scan.shard.segments() < before / 2);
     beside.check();
 }
 
@@ -106,14 +155,9 @@ fn ranges_change_while_segments_become_one() {
         for _ in 0..done {
             beside.compact_some();
         }
-        let ts: Ts = beside.scan.next_ts();
-        beside.scan.shard.recut(Recut { ts, held: held.to_vec(), ..Recut::default() });
-        beside.scan.run();
+        recut(&mut beside, held.to_vec());
         beside.check();
-        for _ in 0..30 {
-            while beside.compact_some() {}
-            beside.scan.run();
-        }
+        collect(&mut beside);
         let after = beside.scan.shard.segments();
         assert!(after <= 16, "{after} segments");
         beside.check();
