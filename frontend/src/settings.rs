@@ -616,7 +616,7 @@ fn time_zone(definition: &Definition, value: &str) -> Result<String> {
     match Zone::parse(value)? {
         Zone::Named(zone) => Ok(zone.name().to_owned()),
         Zone::Fixed(_) if matches!(lower.as_str(), "utc" | "zulu" | "uct") => Ok("UTC".into()),
-        Zone::Fixed(_) => Ok(value.to_owned()),
+        _ => Ok(value.to_owned()),
     }
 }
 

@@ -17,6 +17,7 @@ mod parse;
 mod zone;
 
 pub use field::{age, extract, truncate_interval, truncate_timestamp, truncate_timestamptz};
+pub(crate) use parse::{Failure, number, token};
 pub use parse::{parse_date, parse_time, parse_timestamp, parse_timestamptz};
 pub use zone::Zone;
 
@@ -190,6 +191,12 @@ pub fn write_fraction(out: &mut String, micros: u32) {
     let text = std::str::from_utf8(&digits).expect("digits are ASCII");
     out.push('.');
     out.push_str(text.trim_end_matches('0'));
+}
+
+/// Splits the digits off the front.
+#[inline]
+pub(crate) fn split_digits(text: &str) -> (&str, &str) {
+    text.split_at(text.bytes().take_while(u8::is_ascii_digit).count())
 }
 
 /// Microseconds of the digits behind a decimal point, rounded; `None` when they are no digits.

@@ -15,159 +15,180 @@ pub enum Zone {
     Fixed(i32),
     /// A zone of the IANA database.
     Named(Tz),
+    /// A zone of two offsets, in seconds east of Greenwich, whose clocks are changed on the second Sunday of March
+    /// and on the first of November, in all years. That is what POSIX's form means without rules of its own, as in
+    /// `XYZ5XYT`.
+    Seasonal {
+        /// The offset in winter.
+        standard: i32,
+        /// The offset in summer.
+        daylight: i32,
+    },
+    /// Moscow's standard time, even where its clocks were advanced.
+    Msk,
 }
 
-/// Abbreviations of PostgreSQL's default set that have one meaning all year, in minutes east of Greenwich.
-const ABBREVIATIONS: &[(&str, i32)] = &[
-    ("acdt", 630),
-    ("acsst", 630),
-    ("acst", 570),
-    ("act", -300),
-    ("acwst", 525),
-    ("adt", -180),
-    ("aedt", 660),
-    ("aesst", 660),
-    ("aest", 600),
-    ("aft", 270),
-    ("akdt", -480),
-    ("akst", -540),
-    ("almst", 420),
-    ("almt", 360),
-    ("amt", -240),
-    ("ast", -240),
-    ("awsst", 540),
-    ("awst", 480),
-    ("azost", 0),
-    ("azot", -60),
-    ("bdst", 120),
-    ("bdt", 360),
-    ("bnt", 480),
-    ("bort", 480),
-    ("bot", -240),
-    ("bra", -180),
-    ("brst", -120),
-    ("brt", -180),
-    ("bst", 60),
-    ("btt", 360),
-    ("cadt", 630),
-    ("cast", 570),
-    ("cct", 480),
-    ("cdt", -300),
-    ("cest", 120),
-    ("cet", 60),
-    ("cetdst", 120),
-    ("chadt", 825),
-    ("chast", 765),
-    ("chut", 600),
-    ("clst", -180),
-    ("cot", -300),
-    ("cst", -360),
-    ("cxt", 420),
-    ("ddut", 600),
-    ("eat", 180),
-    ("edt", -240),
-    ("eest", 180),
-    ("eet", 120),
-    ("eetdst", 180),
-    ("egst", 0),
-    ("egt", -60),
-    ("est", -300),
-    ("fet", 180),
-    ("fjst", 780),
-    ("fjt", 720),
-    ("fnst", -60),
-    ("fnt", -120),
-    ("galt", -360),
-    ("gamt", -540),
-    ("gft", -180),
-    ("gilt", 720),
-    ("gmt", 0),
-    ("hkt", 480),
-    ("hst", -600),
-    ("ict", 420),
-    ("idt", 180),
-    ("irt", 210),
-    ("ist", 120),
-    ("jayt", 540),
-    ("jst", 540),
-    ("kdt", 600),
-    ("kgst", 360),
-    ("kst", 540),
-    ("lhst", 630),
-    ("ligt", 600),
-    ("mart", -570),
-    ("mdt", -360),
-    ("mest", 120),
-    ("mesz", 120),
-    ("met", 60),
-    ("metdst", 120),
-    ("mez", 60),
-    ("mht", 720),
-    ("mmt", 390),
-    ("mpt", 600),
-    ("msd", 240),
-    ("mst", -420),
-    ("must", 300),
-    ("mut", 240),
-    ("mvt", 300),
-    ("myt", 480),
-    ("ndt", -150),
-    ("nft", -210),
-    ("npt", 345),
-    ("nst", -210),
-    ("nzdt", 780),
-    ("nzst", 720),
-    ("nzt", 720),
-    ("pdt", -420),
-    ("pet", -300),
-    ("pgt", 600),
-    ("pht", 480),
-    ("pkst", 360),
-    ("pkt", 300),
-    ("pmdt", -120),
-    ("pmst", -180),
-    ("pont", 660),
-    ("pst", -480),
-    ("pwt", 540),
-    ("pyst", -180),
-    ("ret", 240),
-    ("sadt", 630),
-    ("sast", 120),
-    ("sct", 240),
-    ("taht", -600),
-    ("tft", 300),
-    ("tjt", 300),
-    ("tot", 780),
-    ("trut", 600),
-    ("tvt", 720),
-    ("uct", 0),
-    ("ulast", 540),
-    ("ut", 0),
-    ("utc", 0),
-    ("uyst", -120),
-    ("uyt", -180),
-    ("uzst", 360),
-    ("uzt", 300),
-    ("vut", 660),
-    ("wadt", 480),
-    ("wakt", 720),
-    ("wast", 420),
-    ("wat", 60),
-    ("wdt", 540),
-    ("wet", 0),
-    ("wetdst", 60),
-    ("wft", 720),
-    ("wgst", -120),
-    ("wgt", -180),
-    ("xjt", 360),
-    ("yapt", 600),
-    ("yekst", 360),
-    ("z", 0),
-    ("zulu", 0),
+/// What an abbreviation says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Abbreviation {
+    /// An offset in seconds east of Greenwich, and whether it is that of daylight saving time.
+    Offset(i32, bool),
+    /// The offset that a place has then.
+    Place(Zone),
+}
+
+/// Abbreviations of PostgreSQL's default set that have one meaning all year, in minutes east of Greenwich, and
+/// whether they are of daylight saving time.
+const ABBREVIATIONS: &[(&str, i32, bool)] = &[
+    ("acdt", 630, true),
+    ("acsst", 630, true),
+    ("acst", 570, false),
+    ("act", -300, false),
+    ("acwst", 525, false),
+    ("adt", -180, true),
+    ("aedt", 660, true),
+    ("aesst", 660, true),
+    ("aest", 600, false),
+    ("aft", 270, false),
+    ("akdt", -480, true),
+    ("akst", -540, false),
+    ("almst", 420, true),
+    ("almt", 360, false),
+    ("amt", -240, false),
+    ("ast", -240, false),
+    ("awsst", 540, true),
+    ("awst", 480, false),
+    ("azost", 0, true),
+    ("azot", -60, false),
+    ("bdst", 120, true),
+    ("bdt", 360, false),
+    ("bnt", 480, false),
+    ("bort", 480, false),
+    ("bot", -240, false),
+    ("bra", -180, false),
+    ("brst", -120, true),
+    ("brt", -180, false),
+    ("bst", 60, true),
+    ("btt", 360, false),
+    ("cadt", 630, true),
+    ("cast", 570, false),
+    ("cct", 480, false),
+    ("cdt", -300, true),
+    ("cest", 120, true),
+    ("cet", 60, false),
+    ("cetdst", 120, true),
+    ("chadt", 825, true),
+    ("chast", 765, false),
+    ("chut", 600, false),
+    ("clst", -180, true),
+    ("cot", -300, false),
+    ("cst", -360, false),
+    ("cxt", 420, false),
+    ("ddut", 600, false),
+    ("eat", 180, false),
+    ("edt", -240, true),
+    ("eest", 180, true),
+    ("eet", 120, false),
+    ("eetdst", 180, true),
+    ("egst", 0, true),
+    ("egt", -60, false),
+    ("est", -300, false),
+    ("fet", 180, false),
+    ("fjst", 780, true),
+    ("fjt", 720, false),
+    ("fnst", -60, true),
+    ("fnt", -120, false),
+    ("galt", -360, false),
+    ("gamt", -540, false),
+    ("gft", -180, false),
+    ("gilt", 720, false),
+    ("gmt", 0, false),
+    ("hkt", 480, false),
+    ("hst", -600, false),
+    ("ict", 420, false),
+    ("idt", 180, true),
+    ("irt", 210, false),
+    ("ist", 120, false),
+    ("jayt", 540, false),
+    ("jst", 540, false),
+    ("kdt", 600, true),
+    ("kgst", 360, true),
+    ("kst", 540, false),
+    ("lhst", 630, false),
+    ("ligt", 600, false),
+    ("mart", -570, false),
+    ("mdt", -360, true),
+    ("mest", 120, true),
+    ("mesz", 120, true),
+    ("met", 60, false),
+    ("metdst", 120, true),
+    ("mez", 60, false),
+    ("mht", 720, false),
+    ("mmt", 390, false),
+    ("mpt", 600, false),
+    ("msd", 240, true),
+    ("mst", -420, false),
+    ("must", 300, true),
+    ("mut", 240, false),
+    ("mvt", 300, false),
+    ("myt", 480, false),
+    ("ndt", -150, true),
+    ("nft", -210, false),
+    ("npt", 345, false),
+    ("nst", -210, false),
+    ("nzdt", 780, true),
+    ("nzst", 720, false),
+    ("nzt", 720, false),
+    ("pdt", -420, true),
+    ("pet", -300, false),
+    ("pgt", 600, false),
+    ("pht", 480, false),
+    ("pkst", 360, true),
+    ("pkt", 300, false),
+    ("pmdt", -120, true),
+    ("pmst", -180, false),
+    ("pont", 660, false),
+    ("pst", -480, false),
+    ("pwt", 540, false),
+    ("pyst", -180, true),
+    ("ret", 240, false),
+    ("sadt", 630, true),
+    ("sast", 120, false),
+    ("sct", 240, false),
+    ("taht", -600, false),
+    ("tft", 300, false),
+    ("tjt", 300, false),
+    ("tot", 780, false),
+    ("trut", 600, false),
+    ("tvt", 720, false),
+    ("uct", 0, false),
+    ("ulast", 540, true),
+    ("ut", 0, false),
+    ("utc", 0, false),
+    ("uyst", -120, true),
+    ("uyt", -180, false),
+    ("uzst", 360, true),
+    ("uzt", 300, false),
+    ("vut", 660, false),
+    ("wadt", 480, true),
+    ("wakt", 720, false),
+    ("wast", 420, false),
+    ("wat", 60, false),
+    ("wdt", 540, true),
+    ("wet", 0, false),
+    ("wetdst", 60, true),
+    ("wft", 720, false),
+    ("wgst", -120, true),
+    ("wgt", -180, false),
+    ("xjt", 360, false),
+    ("yapt", 600, false),
+    ("yekst", 360, true),
+    ("z", 0, false),
+    ("zulu", 0, false),
 ];
 
-/// Abbreviations of that set that stand for the time that a place has then. (MSK is not among
-/// them: it is not what Moscow had in summer.)
+/// Abbreviations of that set that stand for the time that a place has then. (MSK is not among them: it is
+/// [a zone of its own](Zone::Msk), as clocks in Moscow went by another abbreviation in summer.)
 const OF_PLACES: &[(&str, Tz)] = &[
     ("amst", Tz::Asia__Yerevan),
     ("anast", Tz::Asia__Anadyr),
@@ -220,36 +241,87 @@ const OF_PLACES: &[(&str, Tz)] = &[
     ("yekt", Tz::Asia__Yekaterinburg),
 ];
 
-/// `hh[:mm[:ss]]` in seconds.
-fn clock_seconds(text: &str) -> Option<i32> {
+/// When MSK was four hours east of Greenwich rather than three: all year from March 2011 to October 2014.
+const MSK_OF_FOUR_HOURS: std::ops::Range<i64> =
+    1_301_180_400 * MICROS_PER_SECOND..1_414_274_400 * MICROS_PER_SECOND;
+
+/// Whether an instant is in the summer of a [`Zone::Seasonal`], which begins and ends at two o'clock.
+fn is_summer(micros: i64, standard: i32, daylight: i32) -> bool {
+    let seconds = micros.div_euclid(MICROS_PER_SECOND);
+    let (year, ..) = civil_from_days((seconds + i64::from(standard)).div_euclid(86_400));
+    let change = |month, day, offset| {
+        let first = days_from_civil(year, month, day);
+        // The third day of 1970 was a Sunday, counted from 0.
+        let sunday = first + (3 - first).rem_euclid(7);
+        sunday * 86_400 + 2 * 3600 - i64::from(offset)
+    };
+    (change(3, 8, standard)..change(11, 1, daylight)).contains(&seconds)
+}
+
+/// Takes POSIX's `[+-]hh[:mm[:ss]]` off the front: seconds to the *west*, up to a week.
+fn take_posix_offset(text: &str) -> Option<(i32, &str)> {
+    let negative = text.starts_with('-');
+    let mut rest = text.strip_prefix(['+', '-']).unwrap_or(text);
     let mut total = 0;
-    let mut factor = 3600;
-    for (i, field) in text.split(':').enumerate() {
-        if i > 2 || field.is_empty() || field.len() > 2 || !field.bytes().all(|b| b.is_ascii_digit()) {
-            return None;
+    for (i, (factor, max)) in [(3600, 167), (60, 59), (1, 60)].into_iter().enumerate() {
+        if i > 0 {
+            let Some(after) = rest.strip_prefix(':') else { break };
+            rest = after;
         }
-        total += field.parse::<i32>().ok()? * factor;
-        factor /= 60;
+        let length = rest.bytes().take_while(u8::is_ascii_digit).count();
+        total += rest[..length].parse::<i32>().ok().filter(|value| *value <= max)? * factor;
+        rest = &rest[length..];
     }
-    (total < 16 * 3600).then_some(total)
+    Some((if negative { -total } else { total }, rest))
+}
+
+/// What follows a name of POSIX's form: one in angle brackets, or all up to a digit, a sign or a comma.
+fn skip_posix_name(text: &str) -> Option<&str> {
+    match text.strip_prefix('<') {
+        Some(quoted) => Some(quoted.split_once('>')?.1),
+        None => Some(text.trim_start_matches(|c: char| !c.is_ascii_digit() && !matches!(c, '+' | '-' | ','))),
+    }
+}
+
+/// A zone of POSIX's form without rules: a name that may be missing and an offset, then perhaps the name of
+/// daylight saving time and its offset, which is else an hour to the east.
+fn posix(text: &str) -> Option<Zone> {
+    let (west, rest) = take_posix_offset(skip_posix_name(text)?)?;
+    if rest.is_empty() {
+        return Some(Zone::Fixed(-west));
+    }
+    let after = skip_posix_name(rest).filter(|after| after.len() < rest.len())?;
+    let (daylight_west, after) = match after {
+        "" => (west - 3600, ""),
+        _ => take_posix_offset(after)?,
+    };
+    after.is_empty().then_some(Zone::Seasonal { standard: -west, daylight: -daylight_west })
+}
+
+/// 22023 "time zone … not recognized".
+pub(super) fn not_recognized(name: &str) -> SqlError {
+    SqlError::new(SqlState::INVALID_PARAMETER_VALUE, format!("time zone \"{name}\" not recognized"))
 }
 
 impl Zone {
     /// Greenwich.
     pub const UTC: Zone = Zone::Fixed(0);
 
-    /// The zone of this abbreviation.
-    pub fn abbreviation(name: &str) -> Option<Zone> {
-        let lower = name.to_ascii_lowercase();
-        if let Ok(found) = ABBREVIATIONS.binary_search_by(|(known, _)| known.cmp(&lower.as_str())) {
-            return Some(Zone::Fixed(ABBREVIATIONS[found].1 * 60));
+    /// The meaning of this abbreviation, which is in small letters.
+    pub(super) fn abbreviation(name: &str) -> Option<Abbreviation> {
+        if let Ok(found) = ABBREVIATIONS.binary_search_by(|(known, ..)| (*known).cmp(name)) {
+            let (_, minutes, is_daylight_saving) = ABBREVIATIONS[found];
+            return Some(Abbreviation::Offset(minutes * 60, is_daylight_saving));
         }
-        let found = OF_PLACES.binary_search_by(|(known, _)| known.cmp(&lower.as_str())).ok()?;
-        Some(Zone::Named(OF_PLACES[found].1))
+        if name == "msk" {
+            return Some(Abbreviation::Place(Zone::Msk));
+        }
+        let found = OF_PLACES.binary_search_by(|(known, _)| (*known).cmp(name)).ok()?;
+        Some(Abbreviation::Place(Zone::Named(OF_PLACES[found].1)))
     }
 
-    /// The zone of a setting: an IANA name in any case, a POSIX offset (`+02` and `XYZ+2` lie two hours *west*, as POSIX
-    /// has it), or PostgreSQL's form of a numeric setting, `<+02>-02`. 22023 for anything else.
+    /// The zone of a setting: an IANA name in any case, or POSIX's form (`+02` and `XYZ+2` lie two hours *west*, as
+    /// POSIX has it), which is also that of PostgreSQL's numeric settings, `<+02>-02`. 22023 for anything else.
     pub fn parse(name: &str) -> Result<Zone> {
         if name == "UTC" {
             return Ok(Zone::UTC);
@@ -264,9 +336,11 @@ impl Zone {
 
     /// As [`Zone::parse`], or an abbreviation; the error is that of `AT TIME ZONE`.
     pub fn parse_for_conversion(name: &str) -> Result<Zone> {
-        Zone::abbreviation(name).or_else(|| Zone::lookup(name)).ok_or_else(|| {
-            SqlError::new(SqlState::INVALID_PARAMETER_VALUE, format!("time zone \"{name}\" not recognized"))
-        })
+        match Zone::abbreviation(&name.to_ascii_lowercase()) {
+            Some(Abbreviation::Offset(offset, _)) => Ok(Zone::Fixed(offset)),
+            Some(Abbreviation::Place(zone)) => Ok(zone),
+            None => Zone::lookup(name).ok_or_else(|| not_recognized(name)),
+        }
     }
 
     /// A zone by name, without an error.
@@ -281,21 +355,21 @@ impl Zone {
         if name.eq_ignore_ascii_case("zulu") || name.eq_ignore_ascii_case("uct") {
             return Some(Zone::UTC);
         }
-        // POSIX: an optional name (in angle brackets when it is no word), then the offset to the west.
-        let rest = match name.strip_prefix('<') {
-            Some(quoted) => quoted.split_once('>')?.1,
-            None => name.trim_start_matches(|c: char| c.is_ascii_alphabetic()),
-        };
-        if rest.is_empty() {
-            return None;
+        posix(name)
+    }
+
+    /// Whether the zone has had one offset at all times.
+    pub(super) fn is_constant(&self) -> bool {
+        match self {
+            Zone::Fixed(_) => true,
+            Zone::Seasonal { standard, daylight } => standard == daylight,
+            Zone::Msk => false,
+            // The others began with the time of their sun, and have not come back to it.
+            Zone::Named(_) => [1800, 2000, 2020]
+                .into_iter()
+                .flat_map(|year| [days_from_civil(year, 1, 1), days_from_civil(year, 7, 1)])
+                .all(|day| self.offset_at_utc(day * MICROS_PER_DAY) == self.offset_at_utc(0)),
         }
-        let (west, digits) = match rest.as_bytes()[0] {
-            b'+' => (1, &rest[1..]),
-            b'-' => (-1, &rest[1..]),
-            b'0'..=b'9' if rest.len() < name.len() => (1, rest),
-            _ => return None,
-        };
-        Some(Zone::Fixed(-west * clock_seconds(digits)?))
     }
 
     /// Seconds east of Greenwich at an instant.
@@ -303,6 +377,10 @@ impl Zone {
         match self {
             Zone::Fixed(offset) => *offset,
             Zone::Named(zone) => zone.offset_from_utc_datetime(&naive(micros)).fix().local_minus_utc(),
+            Zone::Seasonal { standard, daylight } if is_summer(micros, *standard, *daylight) => *daylight,
+            Zone::Seasonal { standard, .. } => *standard,
+            Zone::Msk if MSK_OF_FOUR_HOURS.contains(&micros) => 4 * 3600,
+            Zone::Msk => 3 * 3600,
         }
     }
 
@@ -310,8 +388,10 @@ impl Zone {
     pub fn abbreviation_at(&self, micros: i64) -> String {
         match self {
             Zone::Fixed(0) => "UTC".into(),
-            Zone::Fixed(offset) => {
-                let (sign, seconds) = (if *offset < 0 { '-' } else { '+' }, offset.unsigned_abs());
+            Zone::Msk => "MSK".into(),
+            Zone::Fixed(_) | Zone::Seasonal { .. } => {
+                let offset = self.offset_at_utc(micros);
+                let (sign, seconds) = (if offset < 0 { '-' } else { '+' }, offset.unsigned_abs());
                 let mut text = format!("{sign}{:02}", seconds / 3600);
                 if !seconds.is_multiple_of(3600) {
                     text.push_str(&format!(":{:02}", seconds / 60 % 60));
@@ -327,7 +407,8 @@ impl Zone {
     /// Whether daylight saving time is in force at an instant.
     pub fn is_daylight_saving(&self, micros: i64) -> bool {
         match self {
-            Zone::Fixed(_) => false,
+            Zone::Fixed(_) | Zone::Msk => false,
+            Zone::Seasonal { standard, .. } => self.offset_at_utc(micros) != *standard,
             Zone::Named(zone) => !zone.offset_from_utc_datetime(&naive(micros)).dst_offset().is_zero(),
         }
     }
@@ -341,6 +422,21 @@ impl Zone {
                 LocalResult::Ambiguous(a, b) => a.fix().local_minus_utc().min(b.fix().local_minus_utc()),
                 LocalResult::None => self.offset_at_utc(local.saturating_sub(MICROS_PER_DAY)),
             },
+            Zone::Seasonal { standard, daylight } => {
+                let holds = |offset: i32| {
+                    let instant = local.saturating_sub(i64::from(offset) * MICROS_PER_SECOND);
+                    self.offset_at_utc(instant) == offset
+                };
+                match (holds(*standard), holds(*daylight)) {
+                    (true, false) => *standard,
+                    (false, true) => *daylight,
+                    _ => *standard.min(daylight),
+                }
+            }
+            Zone::Msk => {
+                let offset = Zone::Named(Tz::Europe__Moscow).offset_at_local(local);
+                self.offset_at_utc(local.saturating_sub(i64::from(offset) * MICROS_PER_SECOND))
+            }
         }
     }
 
