@@ -261,8 +261,8 @@ impl KeyIndex {
         self.begin_moves([(slot, to)]);
     }
 
-    /// Entries that lead to the rows of a segment lead to these places.
-    fn leads(&mut self, slot: u32, to: Vec<Address>) {
+    /// The rows of a segment are in these places from now on.
+    fn note_move(&mut self, slot: u32, to: Vec<Address>) {
         for to in to.iter().filter(|to| **to != GONE) {
             self.numbers.slot(to.slot).is_reached = true;
         }
@@ -279,7 +279,7 @@ impl KeyIndex {
             "rows do not move twice before their keys have followed"
         );
         for (slot, to) in moves {
-            self.leads(slot, to);
+            self.note_move(slot, to);
         }
     }
 
@@ -456,6 +456,31 @@ mod tests {
         index.wait_for();
         begin_move(&mut index, 4);
         assert!(!index.must_follow(), "nobody waits for what had not begun");
+    }
+
+    /// Segments become one, in whatever order they are named; then others' rows come to where some of them were.
+    #[test]
+    fn rows_of_several_segments_move_into_one_of_them() {
+        let (segments, rows) = (3, 100);
+        let at = |slot: u32, row: u32| Address { slot, row };
+        for order in [[0, 1, 2], [1, 2, 0], [2, 0, 1]] {
+            let mut index = KeyIndex::default();
+            let is_at = |index: &KeyIndex, to: fn(u32, u32) -> Address| {
+                (0..segments * rows).all(|key| leads_to(index, key, to(key / 100, key % 100)))
+            };
+            (0..segments * rows).for_each(|key| index.insert(hash(key), at(key / rows, key % rows)));
+            let to = |slot: u32| (0..rows).map(|row| at(1, slot * rows + row)).collect();
+            index.begin_moves(order.map(|slot| (slot, to(slot))));
+            assert!(is_at(&index, |slot, row| Address { slot: 1, row: slot * 100 + row }));
+            assert!((0..segments).all(|slot| !index.can_move(slot)));
+            // Somebody else's rows have the places that two of them had.
+            (0..rows).for_each(|row| index.insert(hash(1_000 + row), at(2, row)));
+            for all in [false, true] {
+                while all && !index.follow(100) {}
+                assert!(is_at(&index, |slot, row| Address { slot: 1, row: slot * 100 + row }));
+                assert!((0..rows).all(|row| leads_to(&index, 1_000 + row, at(2, row))));
+            }
+        }
     }
 
     /// Entries that have gone leave no memory behind when the others follow their rows.
