@@ -414,9 +414,10 @@ impl Table {
 
     /// Puts what has been joined in the place of the segments. Nobody is on a revolution.
     fn put_in_place(&mut self, riders: &mut Riders) {
-        let can_move = |joining: &Joining| joining.slots().all(|slot| self.keys.can_move(slot));
-        let is_ready = |joining: &&Box<Joining>| joining.lacks(&self.segments) <= FEW && can_move(joining);
-        if !self.joining.as_ref().is_some_and(|joining| is_ready(&joining)) {
+        let is_ready = self.joining.as_ref().is_some_and(|joining| {
+            joining.lacks(&self.segments) <= FEW && joining.slots().all(|slot| self.keys.can_move(slot))
+        });
+        if !is_ready {
             return;
         }
         self.bring_in(FEW);
