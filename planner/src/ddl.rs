@@ -72,7 +72,9 @@ fn fix_literal(expr: &mut ast::Expr, ty: Option<&Type>, context: &EvalContext) -
 
 fn fix_value(value: &mut ast::Value, ty: Option<&Type>, context: &EvalContext) -> Result<()> {
     let (Some(ty), Some(text)) = (ty.filter(|ty| is_of_session(ty)), quoted(value)) else { return Ok(()) };
-    let fixed = format_value(&parse_value(text, ty, context)?, ty, context);
+    // Displacements of some zones can be written and not be read.
+    let utc = EvalContext { time_zone: "UTC".into(), ..context.clone() };
+    let fixed = format_value(&parse_value(text, ty, context)?, ty, &utc);
     *value = ast::Value::SingleQuotedString(fixed);
     Ok(())
 }

@@ -69,7 +69,7 @@ fn rows_change_while_their_segments_become_one() {
         let before = beside.scan.shard.segments();
         assert!(before >= 36, "{before} segments");
         let mut n = 0;
-        let (mut reads, mut answers): (Vec<Ts>, Vec<BTreeMap<i32, (i32, i32)>>) = Default::default();
+        let (mut reads, mut answers) = (Vec::new(), Vec::new());
         // There is always somebody on a revolution.
         while beside.scan.shard.segments() > before / 2 {
             for _ in 0..7 {
@@ -81,7 +81,7 @@ fn rows_change_while_their_segments_become_one() {
                 let read = beside.scan.submit(rows(vec![compare_equal(1, n % 10)]));
                 let expected = beside.rows.iter().filter(|(_, (a, _))| *a == n % 10);
                 reads.push(read);
-                answers.push(expected.map(|(k, row)| (*k, *row)).collect());
+                answers.push(expected.map(|(k, row)| (*k, *row)).collect::<BTreeMap<_, _>>());
                 beside.scan.shard.step(&mut beside.scan.effects);
                 beside.compact_some();
                 n += 1;
