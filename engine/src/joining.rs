@@ -415,15 +415,15 @@ impl Table {
     /// Puts what has been joined in the place of the segments. Nobody is on a revolution.
     fn put_in_place(&mut self, riders: &mut Riders) {
         let is_ready = self.joining.as_ref().is_some_and(|joining| {
-            joining.lacks(&self.segments) <= FEW && joining.slots().all(|slot| self.keys.can_move(slot))
+            !joining.sources.is_empty()
+                && joining.lacks(&self.segments) <= FEW
+                && joining.slots().all(|slot| self.keys.can_move(slot))
         });
         if !is_ready {
             return;
         }
         self.bring_in(FEW);
-        let Some(mut joining) = self.joining.take().filter(|joining| !joining.sources.is_empty()) else {
-            return;
-        };
+        let Some(mut joining) = self.joining.take() else { return };
         let slots: Vec<u32> = joining.slots().collect();
         let (first, piece) = (slots[0], self.segments[slots[0] as usize].range);
         let mut to: Vec<Vec<Address>> = slots.iter().map(|_| Vec::new()).collect();
