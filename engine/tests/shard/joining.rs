@@ -69,7 +69,8 @@ fn rows_change_while_their_segments_become_one() {
         let before = beside.scan.shard.segments();
         assert!(before >= 36, "{before} segments");
         let mut n = 0;
-        let (mut reads, mut answers): (Vec<Ts>, Vec<BTreeMap<i32, (i32, i32)>>) = Default::default();
+        let mut reads: Vec<Ts> = Vec::new();
+        let mut answers: Vec<BTreeMap<i32, (i32, i32)>> = Vec::new();
         // There is always somebody on a revolution.
         while beside.scan.shard.segments() > before / 2 {
             for _ in 0..7 {
