@@ -16,6 +16,7 @@ mod field;
 mod parse;
 mod zone;
 
+pub(crate) use field::{Unit, unit};
 pub use field::{age, extract, truncate_interval, truncate_timestamp, truncate_timestamptz};
 pub(crate) use parse::{Failure, number, token};
 pub use parse::{parse_date, parse_time, parse_timestamp, parse_timestamptz};
