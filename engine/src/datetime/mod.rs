@@ -19,7 +19,7 @@ mod zone;
 pub(crate) use field::{Unit, unit};
 pub use field::{age, extract, truncate_interval, truncate_timestamp, truncate_timestamptz};
 pub(crate) use parse::{Failure, number, token};
-pub use parse::{parse_date, parse_time, parse_timestamp, parse_timestamptz};
+pub use parse::{asks_for_now, parse_date, parse_time, parse_timestamp, parse_timestamptz};
 pub use zone::Zone;
 
 /// Microseconds in a second.
