@@ -2,7 +2,9 @@
 
 use super::{EvalContext, call::wrong_arguments, function::Function};
 use crate::{
-    datetime::{self, MICROS_PER_DAY, MICROS_PER_HOUR, MICROS_PER_MINUTE, Zone},
+    datetime::{
+        self, Failure, MICROS_PER_DAY, MICROS_PER_HOUR, MICROS_PER_MINUTE, Zone, number::signed_displacement,
+    },
     error::{Result, SqlError, SqlState},
     interval::Interval,
     template::{self, NumberSource},
@@ -91,21 +93,14 @@ fn zone_of(name: &str) -> Result<Zone> {
         )
         .with_hint("Numeric time zones must have \"-\" or \"+\" as first character."));
     }
-    let sign = match name.as_bytes().first() {
-        Some(b'+') => 1,
-        Some(b'-') => -1,
-        _ => return Zone::parse_for_conversion(name),
-    };
-    let number = |text: &str| text.parse::<u16>().ok().map(i32::from);
-    let offset = match name[1..].split(':').collect::<Vec<_>>().as_slice() {
-        [hours] if hours.len() > 2 => number(hours).map(|digits| digits / 100 * 3600 + digits % 100 * 60),
-        [hours] => number(hours).map(|hours| hours * 3600),
-        [hours, minutes] => number(hours).zip(number(minutes)).map(|(h, m)| h * 3600 + m * 60),
-        _ => None,
-    };
-    offset.filter(|offset| *offset < 16 * 3600).map(|offset| Zone::Fixed(sign * offset)).ok_or_else(|| {
-        SqlError::new(SqlState::INVALID_PARAMETER_VALUE, format!("numeric time zone \"{name}\" out of range"))
-    })
+    match signed_displacement(name) {
+        Ok(offset) => Ok(Zone::Fixed(offset)),
+        Err(Failure::Displacement) => Err(SqlError::new(
+            SqlState::INVALID_PARAMETER_VALUE,
+            format!("numeric time zone \"{name}\" out of range"),
+        )),
+        Err(_) => Zone::parse_for_conversion(name),
+    }
 }
 
 fn interval_of(parts: [i32; 6], seconds: f64) -> Result<Interval> {
