@@ -343,6 +343,15 @@ impl Zone {
         }
     }
 
+    /// As [`Zone::parse_for_conversion`], but the abbreviation of a place's time is all times of that place. So
+    /// `date_trunc` has it.
+    pub fn parse_for_truncation(name: &str) -> Result<Zone> {
+        Ok(match Zone::parse_for_conversion(name)? {
+            Zone::Msk => Zone::Named(Tz::Europe__Moscow),
+            zone => zone,
+        })
+    }
+
     /// A zone by name, without an error.
     pub(super) fn lookup(name: &str) -> Option<Zone> {
         if let Ok(zone) = name.parse::<Tz>() {

@@ -566,7 +566,7 @@ fn conversion_zone(zone: &Value) -> Result<Zone> {
 fn other(function: Function, args: &[Value], context: &EvalContext) -> Result<Value> {
     match (function, args) {
         (Function::DateTrunc, [Value::Text(field), Value::TimestampTz(micros), Value::Text(zone)]) => {
-            let zone = Zone::parse_for_conversion(zone)?;
+            let zone = Zone::parse_for_truncation(zone)?;
             Ok(Value::TimestampTz(datetime::truncate_timestamptz(field, *micros, &zone)?))
         }
         (
