@@ -369,7 +369,7 @@ fn shift(function: Function, bits: u32, by: i32) -> Result<(bool, u32)> {
 fn binary(function: Function, a: &Value, b: &Value, context: &EvalContext) -> Result<Value> {
     let zone = || Zone::parse(&context.time_zone);
     if let (Function::ToChar, Value::Text(template)) = (function, b) {
-        return moments::to_char(a, template, zone);
+        return moments::to_char(a, template, context);
     }
     Ok(match (a, b) {
         (Value::Int2(a), Value::Int2(b)) => Value::Int2(int2_arithmetic(function, *a, *b)?),

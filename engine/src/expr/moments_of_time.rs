@@ -7,7 +7,7 @@ use crate::{
     },
     error::{Result, SqlError, SqlState},
     interval::Interval,
-    template::{self, NumberSource},
+    template::{self, InZone, NumberSource},
     value::Value,
 };
 
@@ -189,7 +189,7 @@ pub(super) fn call(function: Function, args: &[Value], context: &EvalContext) ->
 }
 
 /// `to_char`; NULL of an infinite timestamp and for an empty template of a date or interval.
-pub(super) fn to_char(value: &Value, template: &str, zone: impl FnOnce() -> Result<Zone>) -> Result<Value> {
+pub(super) fn to_char(value: &Value, template: &str, context: &EvalContext) -> Result<Value> {
     let number = |source| template::to_char_number(&source, template).map(Value::text);
     match value {
         Value::Int4(value) => number(NumberSource::Int4(*value)),
@@ -203,9 +203,9 @@ pub(super) fn to_char(value: &Value, template: &str, zone: impl FnOnce() -> Resu
             template::timestamp_to_char(*micros, None, template).map(Value::text)
         }
         Value::TimestampTz(micros) if datetime::is_finite(*micros) => {
-            let zone = zone()?;
-            template::timestamp_to_char(zone.to_local(*micros)?, Some((&zone, *micros)), template)
-                .map(Value::text)
+            let zone = Zone::parse(&context.time_zone)?;
+            let in_zone = InZone { zone, name: &context.time_zone, instant: *micros };
+            template::timestamp_to_char(zone.to_local(*micros)?, Some(in_zone), template).map(Value::text)
         }
         Value::Timestamp(_) | Value::TimestampTz(_) => Ok(Value::Null),
         _ => Err(wrong_arguments(Function::ToChar)),
