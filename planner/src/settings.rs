@@ -12,7 +12,8 @@ pub const VERSION: &str = concat!("PostgreSQL 15.0 (Carousel ", env!("CARGO_PKG_
 /// The session's values that expressions may ask for.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
-    /// Session time zone as `SHOW timezone` prints it: an IANA name or a fixed offset.
+    /// Session time zone as `SHOW timezone` prints it: an IANA name or a POSIX zone such as `XYZ5XYT`, which a
+    /// fixed offset is too: `<+02>-02`.
     pub time_zone: String,
     /// Role name.
     pub user: Arc<str>,

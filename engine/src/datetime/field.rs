@@ -4,8 +4,8 @@ use super::*;
 use crate::value::Value;
 
 /// A unit of time, in ascending order of length.
-#[derive(Clone, Copy, PartialEq, PartialOrd)]
-enum Unit {
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
+pub(crate) enum Unit {
     Microsecond,
     Millisecond,
     Second,
@@ -21,43 +21,97 @@ enum Unit {
     Millennium,
 }
 
-fn unit(name: &str) -> Option<Unit> {
-    Some(match name {
-        "microsecond" | "microseconds" | "us" | "usec" | "usecs" | "usecond" | "useconds" => {
-            Unit::Microsecond
-        }
-        "millisecond" | "milliseconds" | "ms" | "msec" | "msecs" | "msecond" | "mseconds" => {
-            Unit::Millisecond
-        }
-        "second" | "seconds" | "s" | "sec" | "secs" => Unit::Second,
-        "minute" | "minutes" | "m" | "min" | "mins" => Unit::Minute,
-        "hour" | "hours" | "h" | "hr" | "hrs" => Unit::Hour,
-        "day" | "days" | "d" => Unit::Day,
-        "week" | "weeks" | "w" => Unit::Week,
-        "month" | "months" | "mon" | "mons" => Unit::Month,
-        "quarter" | "quarters" | "qtr" => Unit::Quarter,
-        "year" | "years" | "y" | "yr" | "yrs" => Unit::Year,
-        "decade" | "decades" | "dec" | "decs" => Unit::Decade,
-        "century" | "centuries" | "c" | "cent" => Unit::Century,
-        "millennium" | "millennia" | "mil" | "mils" => Unit::Millennium,
+/// As much of a name as counts: ten bytes.
+fn significant(name: &str) -> &str {
+    name.get(..10).unwrap_or(name)
+}
+
+/// The unit of this name, which is in small letters.
+pub(crate) fn unit(name: &str) -> Option<Unit> {
+    Some(match significant(name) {
+        "us" | "usec" | "usecs" | "usecond" | "useconds" | "microsecon" => Unit::Microsecond,
+        "ms" | "msec" | "msecs" | "msecond" | "mseconds" | "millisecon" => Unit::Millisecond,
+        "s" | "sec" | "secs" | "second" | "seconds" => Unit::Second,
+        "m" | "min" | "mins" | "minute" | "minutes" => Unit::Minute,
+        "h" | "hr" | "hrs" | "hour" | "hours" => Unit::Hour,
+        "d" | "day" | "days" => Unit::Day,
+        "w" | "week" | "weeks" => Unit::Week,
+        "mon" | "mons" | "month" | "months" => Unit::Month,
+        "qtr" | "quarter" => Unit::Quarter,
+        "y" | "yr" | "yrs" | "year" | "years" => Unit::Year,
+        "dec" | "decs" | "decade" | "decades" => Unit::Decade,
+        "c" | "cent" | "century" | "centuries" => Unit::Century,
+        "mil" | "mils" | "millennia" | "millennium" => Unit::Millennium,
         _ => return None,
     })
 }
 
-const OTHER_FIELDS: [&str; 9] =
-    ["epoch", "julian", "dow", "isodow", "doy", "isoyear", "timezone", "timezone_hour", "timezone_minute"];
+/// What `extract` knows.
+#[derive(Clone, Copy, PartialEq)]
+enum Field {
+    Unit(Unit),
+    Epoch,
+    Julian,
+    Weekday,
+    IsoWeekday,
+    DayOfYear,
+    IsoYear,
+    Zone,
+    ZoneHour,
+    ZoneMinute,
+}
 
-fn unit_error(name: &str, type_name: &str) -> SqlError {
-    if unit(name).is_some() || OTHER_FIELDS.contains(&name) {
-        return SqlError::new(
-            SqlState::FEATURE_NOT_SUPPORTED,
-            format!("unit \"{name}\" not supported for type {type_name}"),
-        );
+impl Field {
+    /// The field of this name, which is in small letters.
+    fn named(name: &str) -> Option<Field> {
+        Some(match significant(name) {
+            "epoch" => Field::Epoch,
+            "julian" | "jd" | "j" => Field::Julian,
+            "dow" => Field::Weekday,
+            "isodow" => Field::IsoWeekday,
+            "doy" => Field::DayOfYear,
+            "isoyear" => Field::IsoYear,
+            "mm" => Field::Unit(Unit::Minute),
+            _ => return Field::of_truncation(name),
+        })
     }
+
+    /// As [`named`](Field::named), of the fields that `date_trunc` knows. It supports only the units.
+    fn of_truncation(name: &str) -> Option<Field> {
+        Some(match significant(name) {
+            "timezone" => Field::Zone,
+            "timezone_h" => Field::ZoneHour,
+            "timezone_m" => Field::ZoneMinute,
+            _ => Field::Unit(unit(name)?),
+        })
+    }
+
+    fn is_of_zone(self) -> bool {
+        matches!(self, Field::Zone | Field::ZoneHour | Field::ZoneMinute)
+    }
+}
+
+fn not_recognized(name: &str, type_name: &str) -> SqlError {
     SqlError::new(
         SqlState::INVALID_PARAMETER_VALUE,
         format!("unit \"{name}\" not recognized for type {type_name}"),
     )
+}
+
+fn not_supported(name: &str, type_name: &str) -> SqlError {
+    SqlError::new(
+        SqlState::FEATURE_NOT_SUPPORTED,
+        format!("unit \"{name}\" not supported for type {type_name}"),
+    )
+}
+
+/// The unit that `date_trunc` is to keep.
+fn unit_of_truncation(name: &str, type_name: &str) -> Result<Unit> {
+    match Field::of_truncation(name) {
+        Some(Field::Unit(unit)) => Ok(unit),
+        Some(_) => Err(not_supported(name, type_name)),
+        None => Err(not_recognized(name, type_name)),
+    }
 }
 
 /// The first month and year of the period of years that a year lies in.
@@ -99,7 +153,7 @@ fn truncate_to(local: i64, unit: Unit) -> i64 {
 /// `date_trunc` of a timestamp.
 pub fn truncate_timestamp(field: &str, micros: i64) -> Result<i64> {
     let name = field.to_ascii_lowercase();
-    let unit = unit(&name).ok_or_else(|| unit_error(&name, "timestamp without time zone"))?;
+    let unit = unit_of_truncation(&name, "timestamp without time zone")?;
     if !is_finite(micros) {
         return Ok(micros);
     }
@@ -109,7 +163,7 @@ pub fn truncate_timestamp(field: &str, micros: i64) -> Result<i64> {
 /// `date_trunc` of a timestamptz in a zone.
 pub fn truncate_timestamptz(field: &str, micros: i64, zone: &Zone) -> Result<i64> {
     let name = field.to_ascii_lowercase();
-    let unit = unit(&name).ok_or_else(|| unit_error(&name, "timestamp with time zone"))?;
+    let unit = unit_of_truncation(&name, "timestamp with time zone")?;
     if !is_finite(micros) {
         return Ok(micros);
     }
@@ -124,13 +178,7 @@ pub fn truncate_timestamptz(field: &str, micros: i64, zone: &Zone) -> Result<i64
 /// `date_trunc` of an interval.
 pub fn truncate_interval(field: &str, interval: &Interval) -> Result<Interval> {
     let name = field.to_ascii_lowercase();
-    let unit = match unit(&name) {
-        Some(unit) if unit != Unit::Week => unit,
-        Some(_) => {
-            return Err(unit_error(&name, "interval").with_detail("Months usually have fractional weeks."));
-        }
-        None => return Err(unit_error(&name, "interval")),
-    };
+    let unit = unit_of_truncation(&name, "interval")?;
     let months = |step: i32| Interval { months: interval.months / step * step, ..Interval::default() };
     let time = |step: i64| Interval { microseconds: interval.microseconds / step * step, ..*interval };
     Ok(match unit {
@@ -140,7 +188,10 @@ pub fn truncate_interval(field: &str, interval: &Interval) -> Result<Interval> {
         Unit::Year => months(12),
         Unit::Quarter => months(3),
         Unit::Month => months(1),
-        Unit::Week | Unit::Day => Interval { microseconds: 0, ..*interval },
+        Unit::Week => {
+            return Err(not_supported(&name, "interval").with_detail("Months usually have fractional weeks."));
+        }
+        Unit::Day => Interval { microseconds: 0, ..*interval },
         Unit::Hour => time(MICROS_PER_HOUR),
         Unit::Minute => time(MICROS_PER_MINUTE),
         Unit::Second => time(MICROS_PER_SECOND),
@@ -152,116 +203,102 @@ pub fn truncate_interval(field: &str, interval: &Interval) -> Result<Interval> {
 /// `extract(field from value)`; NULL for a field that an infinite value does not have.
 pub fn extract(field: &str, value: &Value, zone: impl FnOnce() -> Result<Zone>) -> Result<Option<Numeric>> {
     let name = field.to_ascii_lowercase();
-    match value {
-        Value::Date(days) => {
-            if unit(&name).is_some_and(|unit| unit < Unit::Day) || name.starts_with("timezone") {
-                return Err(unit_error(&name, "date"));
-            }
-            let micros = i128::from(*days) * i128::from(MICROS_PER_DAY);
-            if matches!(*days, DATE_INFINITY | DATE_NEGATIVE_INFINITY) {
-                return infinite(&name, "date");
-            }
-            match name.as_str() {
-                "epoch" => Ok(Some(Numeric::from(i64::from(*days) * 86_400))),
-                "julian" => Ok(Some(Numeric::from(i64::from(*days) + 2_440_588))),
-                _ => calendar_field(&name, micros).map(Some).ok_or_else(|| unit_error(&name, "date")),
-            }
-        }
-        Value::Timestamp(micros) => {
-            let type_name = "timestamp without time zone";
-            if !is_finite(*micros) {
-                return infinite(&name, type_name);
-            }
-            timestamp_field(&name, i128::from(*micros), i128::from(*micros), type_name)
-        }
-        Value::TimestampTz(micros) => {
-            let type_name = "timestamp with time zone";
-            if !is_finite(*micros) {
-                return infinite(&name, type_name);
-            }
-            let offset = i64::from(zone()?.offset_at_utc(*micros));
-            let from_offset = match name.as_str() {
-                "timezone" => Some(offset),
-                "timezone_hour" => Some(offset / 3600),
-                "timezone_minute" => Some(offset % 3600 / 60),
-                _ => None,
-            };
-            if let Some(number) = from_offset {
-                return Ok(Some(Numeric::from(number)));
-            }
-            let local = i128::from(*micros) + i128::from(offset) * i128::from(MICROS_PER_SECOND);
-            timestamp_field(&name, local, i128::from(*micros), type_name)
-        }
-        Value::Time(micros) => {
-            let error = || unit_error(&name, "time without time zone");
-            if name == "epoch" {
-                return Ok(Some(seconds(i128::from(*micros))));
-            }
-            if unit(&name).is_none_or(|unit| unit > Unit::Hour) {
-                return Err(error());
-            }
-            clock_field(&name, *micros).map(Some).ok_or_else(error)
-        }
-        Value::Interval(interval) => {
-            let years = i64::from(interval.months / 12);
-            let number = match unit(&name) {
-                Some(Unit::Week) => None,
-                Some(Unit::Day) => Some(Numeric::from(i64::from(interval.days))),
-                Some(Unit::Month) => Some(Numeric::from(i64::from(interval.months % 12))),
-                Some(Unit::Quarter) => Some(Numeric::from(i64::from(interval.months % 12 / 3 + 1))),
-                Some(Unit::Year) => Some(Numeric::from(years)),
-                Some(Unit::Decade) => Some(Numeric::from(years / 10)),
-                Some(Unit::Century) => Some(Numeric::from(years / 100)),
-                Some(Unit::Millennium) => Some(Numeric::from(years / 1000)),
-                Some(Unit::Hour) => Some(Numeric::from(interval.microseconds / MICROS_PER_HOUR)),
-                Some(_) => clock_field(&name, interval.microseconds),
-                None if name == "epoch" => {
-                    // A year counts 365.25 days here, a month 30.
-                    let quarter_days = 1461 * i128::from(years)
-                        + 120 * i128::from(interval.months % 12)
-                        + 4 * i128::from(interval.days);
-                    Some(seconds(
-                        quarter_days * 21_600 * i128::from(MICROS_PER_SECOND)
-                            + i128::from(interval.microseconds),
-                    ))
-                }
-                None => None,
-            };
-            number.map(Some).ok_or_else(|| unit_error(&name, "interval"))
-        }
-        _ => Err(SqlError::internal("extract from a value that has no fields")),
-    }
-}
-
-fn infinite(name: &str, type_name: &str) -> Result<Option<Numeric>> {
-    match (unit(name), name) {
-        (Some(Unit::Year | Unit::Decade | Unit::Century | Unit::Millennium), _)
-        | (None, "epoch" | "julian" | "isoyear") => Err(SqlError::unsupported("infinite numeric")),
-        (Some(_), _) => Ok(None),
-        (None, _) if OTHER_FIELDS.contains(&name) => Ok(None),
-        _ => Err(unit_error(name, type_name)),
-    }
-}
-
-fn timestamp_field(name: &str, local: i128, instant: i128, type_name: &str) -> Result<Option<Numeric>> {
-    let day = i128::from(MICROS_PER_DAY);
-    let number = match name {
-        "epoch" => Some(seconds(instant)),
-        "julian" => {
-            let fraction = Numeric::from(local.rem_euclid(day)).divide(&Numeric::from(day))?;
-            Some(Numeric::from(local.div_euclid(day) + 2_440_588).add(&fraction)?)
-        }
-        _ => match unit(name) {
-            Some(unit) if unit < Unit::Day => clock_field(name, local.rem_euclid(day) as i64),
-            _ => calendar_field(name, local),
-        },
+    let type_name = match value {
+        Value::Date(_) => "date",
+        Value::Timestamp(_) => "timestamp without time zone",
+        Value::TimestampTz(_) => "timestamp with time zone",
+        Value::Time(_) => "time without time zone",
+        Value::Interval(_) => "interval",
+        _ => return Err(SqlError::internal("extract from a value that has no fields")),
     };
-    number.map(Some).ok_or_else(|| unit_error(name, type_name))
+    let field = Field::named(&name).ok_or_else(|| not_recognized(&name, type_name))?;
+    let number = match value {
+        Value::Date(_) if field.is_of_zone() || matches!(field, Field::Unit(unit) if unit < Unit::Day) => {
+            None
+        }
+        Value::Date(DATE_INFINITY | DATE_NEGATIVE_INFINITY) => return infinite(field),
+        Value::Date(days) => match field {
+            Field::Epoch => Some(Numeric::from(i64::from(*days) * 86_400)),
+            Field::Julian => Some(Numeric::from(i64::from(*days) + 2_440_588)),
+            _ => calendar_field(field, i64::from(*days)),
+        },
+        Value::Timestamp(micros) | Value::TimestampTz(micros) if !is_finite(*micros) => {
+            return infinite(field);
+        }
+        Value::Timestamp(micros) => timestamp_field(field, i128::from(*micros), *micros)?,
+        Value::TimestampTz(micros) => {
+            let offset = i64::from(zone()?.offset_at_utc(*micros));
+            match field {
+                Field::Zone => Some(Numeric::from(offset)),
+                Field::ZoneHour => Some(Numeric::from(offset / 3600)),
+                Field::ZoneMinute => Some(Numeric::from(offset % 3600 / 60)),
+                _ => {
+                    let local = i128::from(*micros) + i128::from(offset) * i128::from(MICROS_PER_SECOND);
+                    timestamp_field(field, local, *micros)?
+                }
+            }
+        }
+        Value::Time(micros) => match field {
+            Field::Epoch => Some(seconds(i128::from(*micros))),
+            Field::Unit(unit) => clock_field(unit, *micros),
+            _ => None,
+        },
+        Value::Interval(interval) => interval_field(field, interval),
+        _ => None,
+    };
+    number.map(Some).ok_or_else(|| not_supported(&name, type_name))
 }
 
-fn clock_field(name: &str, micros: i64) -> Option<Numeric> {
+fn infinite(field: Field) -> Result<Option<Numeric>> {
+    match field {
+        Field::Unit(Unit::Year | Unit::Decade | Unit::Century | Unit::Millennium)
+        | Field::Epoch
+        | Field::Julian
+        | Field::IsoYear => Err(SqlError::unsupported("infinite numeric")),
+        _ => Ok(None),
+    }
+}
+
+fn interval_field(field: Field, interval: &Interval) -> Option<Numeric> {
+    let (years, months) = (i64::from(interval.months / 12), i64::from(interval.months % 12));
+    Some(Numeric::from(match field {
+        Field::Epoch => {
+            // A year counts 365.25 days here, a month 30.
+            let quarter_days =
+                1461 * i128::from(years) + 120 * i128::from(months) + 4 * i128::from(interval.days);
+            let days = quarter_days * 21_600 * i128::from(MICROS_PER_SECOND);
+            return Some(seconds(days + i128::from(interval.microseconds)));
+        }
+        Field::Unit(Unit::Day) => i64::from(interval.days),
+        Field::Unit(Unit::Month) => months,
+        Field::Unit(Unit::Quarter) => months / 3 + 1,
+        Field::Unit(Unit::Year) => years,
+        Field::Unit(Unit::Decade) => years / 10,
+        Field::Unit(Unit::Century) => years / 100,
+        Field::Unit(Unit::Millennium) => years / 1000,
+        Field::Unit(unit) => return clock_field(unit, interval.microseconds),
+        _ => return None,
+    }))
+}
+
+/// A field of a local timestamp, which is the `instant`.
+fn timestamp_field(field: Field, local: i128, instant: i64) -> Result<Option<Numeric>> {
+    let day = i128::from(MICROS_PER_DAY);
+    let (days, time) = (local.div_euclid(day), local.rem_euclid(day));
+    Ok(match field {
+        Field::Epoch => Some(seconds(instant.into())),
+        Field::Julian => {
+            let fraction = Numeric::from(time).divide(&Numeric::from(day))?;
+            Some(Numeric::from(days + 2_440_588).add(&fraction)?)
+        }
+        Field::Unit(unit) if unit < Unit::Day => clock_field(unit, time as i64),
+        _ => calendar_field(field, days as i64),
+    })
+}
+
+fn clock_field(unit: Unit, micros: i64) -> Option<Numeric> {
     let within_minute = micros % MICROS_PER_MINUTE;
-    Some(match unit(name)? {
+    Some(match unit {
         Unit::Microsecond => Numeric::from(within_minute),
         Unit::Millisecond => Numeric::new(within_minute, 3),
         Unit::Second => seconds(i128::from(within_minute)),
@@ -271,35 +308,30 @@ fn clock_field(name: &str, micros: i64) -> Option<Numeric> {
     })
 }
 
-fn calendar_field(name: &str, local: i128) -> Option<Numeric> {
-    let days = local.div_euclid(i128::from(MICROS_PER_DAY)) as i64;
+fn calendar_field(field: Field, days: i64) -> Option<Numeric> {
     let (year, month, day) = civil_from_days(days);
     let weekday = (days + 3).rem_euclid(7);
     // The ISO year of a day is that of its week's Thursday.
     let thursday = days - weekday + 3;
     let iso_year = civil_from_days(thursday).0;
     let written = |year: i64| if year > 0 { year } else { year - 1 };
-    let number = match unit(name) {
-        Some(Unit::Day) => i64::from(day),
-        Some(Unit::Week) => (thursday - days_from_civil(iso_year, 1, 1)) / 7 + 1,
-        Some(Unit::Month) => i64::from(month),
-        Some(Unit::Quarter) => i64::from((month - 1) / 3 + 1),
-        Some(Unit::Year) => written(year),
-        Some(Unit::Decade) => year.div_euclid(10),
-        Some(Unit::Century) if year > 0 => (year + 99) / 100,
-        Some(Unit::Century) => -((99 - (year - 1)) / 100),
-        Some(Unit::Millennium) if year > 0 => (year + 999) / 1000,
-        Some(Unit::Millennium) => -((999 - (year - 1)) / 1000),
-        Some(_) => return None,
-        None => match name {
-            "dow" => (weekday + 1) % 7,
-            "isodow" => weekday + 1,
-            "doy" => days - days_from_civil(year, 1, 1) + 1,
-            "isoyear" => written(iso_year),
-            _ => return None,
-        },
-    };
-    Some(Numeric::from(number))
+    Some(Numeric::from(match field {
+        Field::Unit(Unit::Day) => i64::from(day),
+        Field::Unit(Unit::Week) => (thursday - days_from_civil(iso_year, 1, 1)) / 7 + 1,
+        Field::Unit(Unit::Month) => i64::from(month),
+        Field::Unit(Unit::Quarter) => i64::from((month - 1) / 3 + 1),
+        Field::Unit(Unit::Year) => written(year),
+        Field::Unit(Unit::Decade) => year.div_euclid(10),
+        Field::Unit(Unit::Century) if year > 0 => (year + 99) / 100,
+        Field::Unit(Unit::Century) => -((99 - (year - 1)) / 100),
+        Field::Unit(Unit::Millennium) if year > 0 => (year + 999) / 1000,
+        Field::Unit(Unit::Millennium) => -((999 - (year - 1)) / 1000),
+        Field::Weekday => (weekday + 1) % 7,
+        Field::IsoWeekday => weekday + 1,
+        Field::DayOfYear => days - days_from_civil(year, 1, 1) + 1,
+        Field::IsoYear => written(iso_year),
+        _ => return None,
+    }))
 }
 
 /// `age`: the difference of two timestamps in years, months, days and time.

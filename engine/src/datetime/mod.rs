@@ -16,9 +16,10 @@ mod field;
 mod parse;
 mod zone;
 
+pub(crate) use field::{Unit, unit};
 pub use field::{age, extract, truncate_interval, truncate_timestamp, truncate_timestamptz};
 pub(crate) use parse::{Failure, number, token};
-pub use parse::{parse_date, parse_time, parse_timestamp, parse_timestamptz};
+pub use parse::{asks_for_now, parse_date, parse_time, parse_timestamp, parse_timestamptz};
 pub use zone::Zone;
 
 /// Microseconds in a second.
@@ -215,6 +216,7 @@ pub(crate) fn parse_fraction(digits: &str) -> Option<i64> {
     Some(micros)
 }
 
+/// Appends a number below 100 in two digits.
 fn push_two(out: &mut String, value: u32) {
     out.push((b'0' + (value / 10) as u8) as char);
     out.push((b'0' + (value % 10) as u8) as char);
@@ -296,7 +298,13 @@ pub fn write_timestamptz(out: &mut String, micros: i64, zone: &Zone) {
     write_time(out, local.rem_euclid(day) as i64);
     out.push(if offset < 0 { '-' } else { '+' });
     let seconds = offset.unsigned_abs();
-    push_two(out, seconds / 3600);
+    match seconds / 3600 {
+        // POSIX zones may be a week from Greenwich.
+        hours @ 100.. => {
+            let _ = write!(out, "{hours}");
+        }
+        hours => push_two(out, hours),
+    }
     if !seconds.is_multiple_of(3600) {
         out.push(':');
         push_two(out, seconds / 60 % 60);
@@ -313,4 +321,22 @@ pub fn write_timestamptz(out: &mut String, micros: i64, zone: &Zone) {
 /// A number of microseconds as numeric seconds with six digits.
 fn seconds(micros: i128) -> Numeric {
     Numeric::new(micros, 6)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn offsets_have_as_many_digits_of_hours_as_they_take() {
+        let written = |name: &str| {
+            let mut out = String::new();
+            write_timestamptz(&mut out, 0, &Zone::parse(name).expect("a zone"));
+            out
+        };
+        assert_eq!(written("XYZ-9:30"), "1970-01-01 09:30:00+09:30");
+        assert_eq!(written("XYZ-20"), "1970-01-01 20:00:00+20");
+        assert_eq!(written("XYZ-100"), "1970-01-05 04:00:00+100");
+        assert_eq!(written("XYZ167:59:59"), "1969-12-25 00:00:01-167:59:59");
+    }
 }

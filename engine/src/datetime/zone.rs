@@ -1,7 +1,7 @@
-//! Time zones: IANA names, abbreviations and fixed offsets.
+//! Time zones: IANA names, abbreviations, fixed offsets and POSIX zones such as `XYZ5XYT`.
 
 use chrono::{DateTime, LocalResult, NaiveDateTime, Offset, TimeZone};
-use chrono_tz::{OffsetComponents, OffsetName, Tz};
+use chrono_tz::{OffsetName, Tz};
 
 use super::{
     MICROS_PER_DAY, MICROS_PER_SECOND, checked_timestamp, civil_from_days, days_from_civil, is_finite,
@@ -245,6 +245,9 @@ const OF_PLACES: &[(&str, Tz)] = &[
 const MSK_OF_FOUR_HOURS: std::ops::Range<i64> =
     1_301_180_400 * MICROS_PER_SECOND..1_414_274_400 * MICROS_PER_SECOND;
 
+/// Bytes that the name of a zone may have.
+const MAX_NAME_LENGTH: usize = 255;
+
 /// Whether an instant is in the summer of a [`Zone::Seasonal`], which begins and ends at two o'clock.
 fn is_summer(micros: i64, standard: i32, daylight: i32) -> bool {
     let seconds = micros.div_euclid(MICROS_PER_SECOND);
@@ -275,27 +278,30 @@ fn take_posix_offset(text: &str) -> Option<(i32, &str)> {
     Some((if negative { -total } else { total }, rest))
 }
 
-/// What follows a name of POSIX's form: one in angle brackets, or all up to a digit, a sign or a comma.
-fn skip_posix_name(text: &str) -> Option<&str> {
-    match text.strip_prefix('<') {
-        Some(quoted) => Some(quoted.split_once('>')?.1),
-        None => Some(text.trim_start_matches(|c: char| !c.is_ascii_digit() && !matches!(c, '+' | '-' | ','))),
+/// Takes a name of POSIX's form off the front: one in angle brackets, or all up to a digit, a sign or a comma.
+fn take_posix_name(text: &str) -> Option<(&str, &str)> {
+    if let Some(quoted) = text.strip_prefix('<') {
+        return quoted.split_once('>');
     }
+    let end = text.find(|c: char| c.is_ascii_digit() || matches!(c, '+' | '-' | ',')).unwrap_or(text.len());
+    Some(text.split_at(end))
 }
 
-/// A zone of POSIX's form without rules: a name that may be missing and an offset, then perhaps the name of
-/// daylight saving time and its offset, which is else an hour to the east.
-fn posix(text: &str) -> Option<Zone> {
-    let (west, rest) = take_posix_offset(skip_posix_name(text)?)?;
+/// A zone of POSIX's form without rules, and its names in winter and in summer: a name that may be missing and an
+/// offset, then perhaps the name of daylight saving time and its offset, which is else an hour to the east.
+fn posix(text: &str) -> Option<(Zone, [&str; 2])> {
+    let (standard_name, rest) = take_posix_name(text)?;
+    let (west, rest) = take_posix_offset(rest)?;
     if rest.is_empty() {
-        return Some(Zone::Fixed(-west));
+        return Some((Zone::Fixed(-west), [standard_name; 2]));
     }
-    let after = skip_posix_name(rest).filter(|after| after.len() < rest.len())?;
-    let (daylight_west, after) = match after {
+    let (daylight_name, rest) = take_posix_name(rest).filter(|(name, _)| !name.is_empty())?;
+    let (daylight_west, rest) = match rest {
         "" => (west - 3600, ""),
-        _ => take_posix_offset(after)?,
+        _ => take_posix_offset(rest)?,
     };
-    after.is_empty().then_some(Zone::Seasonal { standard: -west, daylight: -daylight_west })
+    let zone = Zone::Seasonal { standard: -west, daylight: -daylight_west };
+    rest.is_empty().then_some((zone, [standard_name, daylight_name]))
 }
 
 /// 22023 "time zone … not recognized".
@@ -343,8 +349,20 @@ impl Zone {
         }
     }
 
+    /// As [`Zone::parse_for_conversion`], but the abbreviation of a place's time is all times of that place. So
+    /// `date_trunc` has it.
+    pub fn parse_for_truncation(name: &str) -> Result<Zone> {
+        Ok(match Zone::parse_for_conversion(name)? {
+            Zone::Msk => Zone::Named(Tz::Europe__Moscow),
+            zone => zone,
+        })
+    }
+
     /// A zone by name, without an error.
     pub(super) fn lookup(name: &str) -> Option<Zone> {
+        if name.len() > MAX_NAME_LENGTH {
+            return None;
+        }
         if let Ok(zone) = name.parse::<Tz>() {
             return Some(Zone::Named(zone));
         }
@@ -355,7 +373,7 @@ impl Zone {
         if name.eq_ignore_ascii_case("zulu") || name.eq_ignore_ascii_case("uct") {
             return Some(Zone::UTC);
         }
-        posix(name)
+        posix(name).map(|(zone, _)| zone)
     }
 
     /// Whether the zone has had one offset at all times.
@@ -384,32 +402,22 @@ impl Zone {
         }
     }
 
-    /// The abbreviation of the zone in force at an instant, such as `EST`; the offset where there is none.
-    pub fn abbreviation_at(&self, micros: i64) -> String {
+    /// The abbreviation in force at an instant, such as `EST`, where `name` is what the zone was read from. POSIX's
+    /// zones have those of their names.
+    pub fn abbreviation_at(&self, name: &str, micros: i64) -> String {
         match self {
-            Zone::Fixed(0) => "UTC".into(),
             Zone::Msk => "MSK".into(),
-            Zone::Fixed(_) | Zone::Seasonal { .. } => {
-                let offset = self.offset_at_utc(micros);
-                let (sign, seconds) = (if offset < 0 { '-' } else { '+' }, offset.unsigned_abs());
-                let mut text = format!("{sign}{:02}", seconds / 3600);
-                if !seconds.is_multiple_of(3600) {
-                    text.push_str(&format!(":{:02}", seconds / 60 % 60));
-                }
-                text
-            }
             Zone::Named(zone) => {
                 zone.offset_from_utc_datetime(&naive(micros)).abbreviation().unwrap_or_default().to_owned()
             }
-        }
-    }
-
-    /// Whether daylight saving time is in force at an instant.
-    pub fn is_daylight_saving(&self, micros: i64) -> bool {
-        match self {
-            Zone::Fixed(_) | Zone::Msk => false,
-            Zone::Seasonal { standard, .. } => self.offset_at_utc(micros) != *standard,
-            Zone::Named(zone) => !zone.offset_from_utc_datetime(&naive(micros)).dst_offset().is_zero(),
+            Zone::Fixed(_) | Zone::Seasonal { .. } => {
+                let Some((_, names)) = posix(name) else { return "UTC".into() };
+                let is_summer = match *self {
+                    Zone::Seasonal { standard, daylight } => is_summer(micros, standard, daylight),
+                    _ => false,
+                };
+                names[usize::from(is_summer)].to_ascii_uppercase()
+            }
         }
     }
 
@@ -479,4 +487,50 @@ fn naive(micros: i64) -> NaiveDateTime {
         micros.max(-20_000 * 365 * MICROS_PER_DAY)
     };
     DateTime::from_timestamp_micros(moved).unwrap_or_default().naive_utc()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The offset on the first of January and of July 2020, in hours, and the abbreviations then.
+    fn offsets(name: &str) -> Option<(f64, f64, String, String)> {
+        let zone = Zone::parse(name).ok()?;
+        let [january, july] = [1, 7].map(|month| days_from_civil(2020, month, 1) * MICROS_PER_DAY);
+        let hours = |micros| f64::from(zone.offset_at_utc(micros)) / 3600.0;
+        let abbreviation = |micros| zone.abbreviation_at(name, micros);
+        Some((hours(january), hours(july), abbreviation(january), abbreviation(july)))
+    }
+
+    #[test]
+    fn zones_of_posix_have_the_names_that_they_give() {
+        for (name, january, july, winter, summer) in [
+            ("XYZ-100", 100.0, 100.0, "XYZ", "XYZ"),
+            ("foo5bar", -5.0, -4.0, "FOO", "BAR"),
+            ("XYZ5XYT", -5.0, -4.0, "XYZ", "XYT"),
+            ("XYZ5foo3", -5.0, -3.0, "XYZ", "FOO"),
+            ("XYZ5<ab>", -5.0, -4.0, "XYZ", "AB"),
+            ("XYZ0", 0.0, 0.0, "XYZ", "XYZ"),
+            ("<+02>-02", 2.0, 2.0, "+02", "+02"),
+            ("<x y>3", -3.0, -3.0, "X Y", "X Y"),
+            ("-3:30", 3.5, 3.5, "", ""),
+            ("<>5", -5.0, -5.0, "", ""),
+            ("zulu", 0.0, 0.0, "UTC", "UTC"),
+            ("UTC", 0.0, 0.0, "UTC", "UTC"),
+            ("utc", 0.0, 0.0, "UTC", "UTC"),
+            ("GMT+3", -3.0, -3.0, "GMT", "GMT"),
+        ] {
+            assert_eq!(offsets(name), Some((january, july, winter.to_owned(), summer.to_owned())), "{name}");
+        }
+    }
+
+    #[test]
+    fn names_of_zones_have_limits() {
+        for name in ["XYZ5<>", "XYZ5<>4", "<>5<>", ",5", "<5", "XYZ168"] {
+            assert_eq!(offsets(name), None, "{name}");
+        }
+        let of_length = |length: usize| Zone::parse(&format!("{}5", "a".repeat(length - 1)));
+        assert_eq!(of_length(255), Ok(Zone::Fixed(-5 * 3600)));
+        assert!(of_length(256).is_err());
+    }
 }

@@ -369,7 +369,7 @@ fn shift(function: Function, bits: u32, by: i32) -> Result<(bool, u32)> {
 fn binary(function: Function, a: &Value, b: &Value, context: &EvalContext) -> Result<Value> {
     let zone = || Zone::parse(&context.time_zone);
     if let (Function::ToChar, Value::Text(template)) = (function, b) {
-        return moments::to_char(a, template, zone);
+        return moments::to_char(a, template, context);
     }
     Ok(match (a, b) {
         (Value::Int2(a), Value::Int2(b)) => Value::Int2(int2_arithmetic(function, *a, *b)?),
@@ -566,7 +566,7 @@ fn conversion_zone(zone: &Value) -> Result<Zone> {
 fn other(function: Function, args: &[Value], context: &EvalContext) -> Result<Value> {
     match (function, args) {
         (Function::DateTrunc, [Value::Text(field), Value::TimestampTz(micros), Value::Text(zone)]) => {
-            let zone = Zone::parse_for_conversion(zone)?;
+            let zone = Zone::parse_for_truncation(zone)?;
             Ok(Value::TimestampTz(datetime::truncate_timestamptz(field, *micros, &zone)?))
         }
         (

@@ -40,7 +40,8 @@ use crate::{types::Type, value::Value};
 /// computes the same.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct EvalContext {
-    /// Session time zone as `SHOW timezone` prints it: an IANA name or a fixed offset such as `+02`.
+    /// Session time zone as `SHOW timezone` prints it: an IANA name or a POSIX zone such as `XYZ5XYT`,
+    /// which a fixed offset is too: `<+02>-02`.
     pub time_zone: SmolStr,
     /// Microseconds since 1970-01-01 UTC at the start of the statement's transaction.
     pub now: i64,

@@ -2,10 +2,12 @@
 
 use super::{EvalContext, call::wrong_arguments, function::Function};
 use crate::{
-    datetime::{self, MICROS_PER_DAY, MICROS_PER_HOUR, MICROS_PER_MINUTE, Zone},
+    datetime::{
+        self, Failure, MICROS_PER_DAY, MICROS_PER_HOUR, MICROS_PER_MINUTE, Zone, number::signed_displacement,
+    },
     error::{Result, SqlError, SqlState},
     interval::Interval,
-    template::{self, NumberSource},
+    template::{self, InZone, NumberSource},
     value::Value,
 };
 
@@ -91,21 +93,14 @@ fn zone_of(name: &str) -> Result<Zone> {
         )
         .with_hint("Numeric time zones must have \"-\" or \"+\" as first character."));
     }
-    let sign = match name.as_bytes().first() {
-        Some(b'+') => 1,
-        Some(b'-') => -1,
-        _ => return Zone::parse_for_conversion(name),
-    };
-    let number = |text: &str| text.parse::<u16>().ok().map(i32::from);
-    let offset = match name[1..].split(':').collect::<Vec<_>>().as_slice() {
-        [hours] if hours.len() > 2 => number(hours).map(|digits| digits / 100 * 3600 + digits % 100 * 60),
-        [hours] => number(hours).map(|hours| hours * 3600),
-        [hours, minutes] => number(hours).zip(number(minutes)).map(|(h, m)| h * 3600 + m * 60),
-        _ => None,
-    };
-    offset.filter(|offset| *offset < 16 * 3600).map(|offset| Zone::Fixed(sign * offset)).ok_or_else(|| {
-        SqlError::new(SqlState::INVALID_PARAMETER_VALUE, format!("numeric time zone \"{name}\" out of range"))
-    })
+    match signed_displacement(name) {
+        Ok(offset) => Ok(Zone::Fixed(offset)),
+        Err(Failure::Displacement) => Err(SqlError::new(
+            SqlState::INVALID_PARAMETER_VALUE,
+            format!("numeric time zone \"{name}\" out of range"),
+        )),
+        Err(_) => Zone::parse_for_conversion(name),
+    }
 }
 
 fn interval_of(parts: [i32; 6], seconds: f64) -> Result<Interval> {
@@ -194,7 +189,7 @@ pub(super) fn call(function: Function, args: &[Value], context: &EvalContext) ->
 }
 
 /// `to_char`; NULL of an infinite timestamp and for an empty template of a date or interval.
-pub(super) fn to_char(value: &Value, template: &str, zone: impl FnOnce() -> Result<Zone>) -> Result<Value> {
+pub(super) fn to_char(value: &Value, template: &str, context: &EvalContext) -> Result<Value> {
     let number = |source| template::to_char_number(&source, template).map(Value::text);
     match value {
         Value::Int4(value) => number(NumberSource::Int4(*value)),
@@ -208,9 +203,9 @@ pub(super) fn to_char(value: &Value, template: &str, zone: impl FnOnce() -> Resu
             template::timestamp_to_char(*micros, None, template).map(Value::text)
         }
         Value::TimestampTz(micros) if datetime::is_finite(*micros) => {
-            let zone = zone()?;
-            template::timestamp_to_char(zone.to_local(*micros)?, Some((&zone, *micros)), template)
-                .map(Value::text)
+            let zone = Zone::parse(&context.time_zone)?;
+            let in_zone = InZone { zone, name: &context.time_zone, instant: *micros };
+            template::timestamp_to_char(zone.to_local(*micros)?, Some(in_zone), template).map(Value::text)
         }
         Value::Timestamp(_) | Value::TimestampTz(_) => Ok(Value::Null),
         _ => Err(wrong_arguments(Function::ToChar)),

@@ -1,13 +1,15 @@
 //! Input of intervals: numbers with units and clocks in any order, which are read from right to left, so that
-//! a unit is known before its number; or else ISO 8601's forms, which begin with `P`.
+//! a unit is known before its number; or else ISO 8601's forms, which begin with `P`. The rules are those of
+//! PostgreSQL's `DecodeInterval` and `DecodeISO8601Interval`.
 
 use super::Interval;
 use crate::{
     datetime::{
-        Failure, MICROS_PER_DAY, MICROS_PER_HOUR, MICROS_PER_MINUTE, MICROS_PER_SECOND,
+        Failure, MICROS_PER_DAY, MICROS_PER_HOUR, MICROS_PER_MINUTE, MICROS_PER_SECOND, Unit,
         number::{Clock, fraction_value, take_digits, take_integer},
         split_digits,
         token::{Token, split},
+        unit,
     },
     error::{Result, SqlError, SqlState},
 };
@@ -19,24 +21,6 @@ const MAX_ISO_NUMBER: f64 = 1e15;
 
 type Reading<T> = std::result::Result<T, Failure>;
 
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Unit {
-    Microsecond,
-    Millisecond,
-    Second,
-    Minute,
-    Hour,
-    Day,
-    Week,
-    Month,
-    Year,
-    Decade,
-    Century,
-    Millennium,
-    /// A unit that no number is of.
-    Other,
-}
-
 /// A set of units, none of which may come twice.
 type Units = u32;
 
@@ -44,26 +28,6 @@ type Units = u32;
 const CLOCK: Units = 0b1_1111;
 /// The unit of a second and all within it.
 const SECOND_AND_PARTS: Units = 0b111;
-
-/// The unit of this name, of which ten letters count.
-fn unit_of(name: &str) -> Option<Unit> {
-    Some(match &name[..name.len().min(10)] {
-        "us" | "usec" | "usecs" | "usecond" | "useconds" | "microsecon" => Unit::Microsecond,
-        "ms" | "msec" | "msecs" | "msecond" | "mseconds" | "millisecon" => Unit::Millisecond,
-        "s" | "sec" | "secs" | "second" | "seconds" => Unit::Second,
-        "m" | "min" | "mins" | "minute" | "minutes" => Unit::Minute,
-        "h" | "hr" | "hrs" | "hour" | "hours" => Unit::Hour,
-        "d" | "day" | "days" => Unit::Day,
-        "w" | "week" | "weeks" => Unit::Week,
-        "mon" | "mons" | "month" | "months" => Unit::Month,
-        "y" | "yr" | "yrs" | "year" | "years" => Unit::Year,
-        "dec" | "decs" | "decade" | "decades" => Unit::Decade,
-        "c" | "cent" | "century" | "centuries" => Unit::Century,
-        "mil" | "mils" | "millennia" | "millennium" => Unit::Millennium,
-        "qtr" | "quarter" | "timezone" | "timezone_h" | "timezone_m" => Unit::Other,
-        _ => return None,
-    })
-}
 
 /// A number: its part before the decimal point and that behind it, both with its sign.
 #[derive(Clone, Copy)]
@@ -136,7 +100,7 @@ impl Parts {
             Unit::Decade => self.add_years(number, 10),
             Unit::Century => self.add_years(number, 100),
             Unit::Millennium => self.add_years(number, 1000),
-            Unit::Other => return Err(Failure::Format),
+            Unit::Quarter => return Err(Failure::Format),
         };
         added.ok_or(Failure::Range)
     }
@@ -151,16 +115,19 @@ impl Parts {
 }
 
 /// Numbers with units and clocks.
-#[derive(Default)]
 struct Reader {
     parts: Parts,
     given: Units,
-    /// The unit of the next number to the left; none yet when it has none and is last.
+    /// The unit of the next number to the left, seconds at the end; none where no number can be.
     unit: Option<Unit>,
     is_ago: bool,
 }
 
 impl Reader {
+    fn new() -> Reader {
+        Reader { parts: Parts::default(), given: 0, unit: Some(Unit::Second), is_ago: false }
+    }
+
     fn give(&mut self, units: Units) -> Reading<()> {
         if self.given & units != 0 {
             return Err(Failure::Format);
@@ -178,8 +145,9 @@ impl Reader {
                     _ => self.number(negative, text)?,
                 },
                 Token::Date(text) | Token::Number(text) => self.number(false, text)?,
-                Token::Word("ago") => (self.is_ago, self.unit) = (true, Some(Unit::Other)),
-                Token::Word(name) => self.unit = Some(unit_of(name).ok_or(Failure::Format)?),
+                Token::Word("ago") => (self.is_ago, self.unit) = (true, None),
+                Token::Word("timezone") => self.unit = None,
+                Token::Word(name) => self.unit = Some(unit(name).ok_or(Failure::Format)?),
                 Token::SignedWord(..) => return Err(Failure::Format),
             }
         }
@@ -201,16 +169,17 @@ impl Reader {
 
     /// A number, or years and months with a minus sign between them.
     fn number(&mut self, negative: bool, text: &str) -> Reading<()> {
-        let mut unit = *self.unit.get_or_insert(Unit::Second);
+        let mut unit = self.unit;
         let (whole, rest) = take_digits(negative, text)?;
         let mut number = Number { whole, fraction: 0.0 };
         if let Some(months) = rest.strip_prefix('-') {
             number.whole = years_and_months(negative, whole, months)?;
-            unit = Unit::Month;
+            unit = Some(Unit::Month);
         } else if !rest.is_empty() {
             let fraction = fraction_value(rest)?;
             number.fraction = if negative { -fraction } else { fraction };
         }
+        let unit = unit.ok_or(Failure::Format)?;
         self.parts.add(number, unit)?;
         // To the left of hours are days.
         self.unit = Some(if unit == Unit::Hour { Unit::Day } else { unit });
@@ -359,7 +328,7 @@ impl Interval {
     /// range, 22008 for an interval that is too long.
     pub fn parse(text: &str) -> Result<Interval> {
         let lower = text.to_ascii_lowercase();
-        let read = split(&lower, ROOM).and_then(|tokens| Reader::default().read(&tokens));
+        let read = split(&lower, ROOM).and_then(|tokens| Reader::new().read(&tokens));
         let parts = match read {
             Err(Failure::Format) => read_iso(text),
             other => other,

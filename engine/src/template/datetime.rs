@@ -43,6 +43,14 @@ pub(super) const DAYS: [&str; 7] =
 pub(super) const ROMAN_MONTHS: [&str; 12] =
     ["I", "II", "III", "IV", "V", "VI", "VII", "VIII", "IX", "X", "XI", "XII"];
 
+/// An instant in a zone that goes by a name.
+#[derive(Clone, Copy)]
+pub(crate) struct InZone<'a> {
+    pub zone: Zone,
+    pub name: &'a str,
+    pub instant: i64,
+}
+
 /// What a template shows: the fields of a timestamp or of an interval.
 struct Clock<'a> {
     /// Years; of a timestamp 0 is 1 BC.
@@ -56,12 +64,12 @@ struct Clock<'a> {
     day_of_year: i64,
     /// Days since 1970, of a timestamp.
     days: Option<i64>,
-    /// Zone and instant of a timestamp with time zone.
-    zone: Option<(&'a Zone, i64)>,
+    /// The session's zone and the instant of a timestamp with time zone.
+    zone: Option<InZone<'a>>,
 }
 
 /// `to_char` of a finite local timestamp, which in `zone` is an instant.
-pub(crate) fn timestamp_to_char(local: i64, zone: Option<(&Zone, i64)>, template: &str) -> Result<String> {
+pub(crate) fn timestamp_to_char(local: i64, zone: Option<InZone>, template: &str) -> Result<String> {
     let (days, time) = (local.div_euclid(MICROS_PER_DAY), local.rem_euclid(MICROS_PER_DAY));
     let (year, month, day) = civil_from_days(days);
     let clock = Clock {
@@ -160,7 +168,7 @@ impl Clock<'_> {
     }
 
     fn offset(&self) -> i64 {
-        self.zone.map_or(0, |(zone, instant)| i64::from(zone.offset_at_utc(instant)))
+        self.zone.map_or(0, |InZone { zone, instant, .. }| i64::from(zone.offset_at_utc(instant)))
     }
 
     fn pattern(&self, pattern: &'static str, suffix: Suffix, out: &mut String) -> Result<()> {
@@ -214,8 +222,8 @@ impl Clock<'_> {
             "ssss" | "sssss" => (self.hour * 3600 + self.minute * 60 + self.second).to_string(),
             "tz" => {
                 days()?;
-                if let Some((zone, instant)) = self.zone {
-                    let name = zone.abbreviation_at(instant);
+                if let Some(InZone { zone, name, instant }) = self.zone {
+                    let name = zone.abbreviation_at(name, instant);
                     return push(out, &if pattern == "tz" { name.to_ascii_lowercase() } else { name });
                 }
                 return Ok(());

@@ -4,7 +4,7 @@ mod datetime;
 mod number;
 mod read_datetime;
 
-pub(crate) use datetime::{interval_to_char, timestamp_to_char};
+pub(crate) use datetime::{InZone, interval_to_char, timestamp_to_char};
 pub(crate) use number::{NumberSource, to_char_number, to_number};
 pub(crate) use read_datetime::{to_date, to_timestamp};
 

@@ -1,5 +1,7 @@
 //! Input of dates and times as PostgreSQL reads them, with the setting `DateStyle = ISO, MDY`.
 //!
+//! The rules are those of PostgreSQL's `DecodeDateTime` and `DecodeTimeOnly`.
+//!
 //! Three steps: the text is split into [tokens](token); the tokens, from left to right, fill in [fields],
 //! each of which may come once; and what the fields say together is checked when all of them are there. A
 //! date with a time and a time of day alone are [read](mod@read) by rules that differ in what a number or a
@@ -14,7 +16,9 @@ pub(crate) mod number;
 mod read;
 pub(crate) mod token;
 
+use keyword::{Keyword, keyword};
 use read::{Moment, ROOM, TIMESTAMP_ROOM, read_moment, read_time};
+use token::{Token, split};
 
 /// Days from 1970-01-01 to 2000-01-01.
 const DAYS_TO_2000: i64 = 10_957;
@@ -143,6 +147,17 @@ fn read(text: &str, type_name: &str, context: &EvalContext) -> Result<Moment> {
         .map_err(|failure| failure.into_error(type_name, text))
 }
 
+/// Whether a text, read as a date, a time or a timestamp, may say another one at another time: whether one of the
+/// words `now`, `today`, `tomorrow` and `yesterday` is in it. Not so for a text that is none of these types.
+pub fn asks_for_now(text: &str) -> bool {
+    let is_asking = |token: &Token| match token {
+        Token::Word(word) => matches!(keyword(word), Some(Keyword::Now | Keyword::Today(_))),
+        _ => false,
+    };
+    // There is room for the tokens of all types in a timestamp.
+    split(&text.to_ascii_lowercase(), TIMESTAMP_ROOM).is_ok_and(|tokens| tokens.iter().any(is_asking))
+}
+
 /// Reads a date.
 pub fn parse_date(text: &str, context: &EvalContext) -> Result<i32> {
     match read(text, "date", context)? {
@@ -236,6 +251,66 @@ mod tests {
             let time = text.get(11..).unwrap_or("");
             if let Some((micros, [])) = iso_time(time.as_bytes()) {
                 prop_assert_eq!(read_time(time, &context()).ok(), Some(micros));
+            }
+        }
+    }
+
+    #[test]
+    fn words_for_the_present_ask_for_it_wherever_they_stand() {
+        for text in [
+            "now",
+            "NOW",
+            " today",
+            "tomorrow",
+            "yesterday",
+            "10:00 today",
+            "today 10:00",
+            "(tomorrow)",
+            "\"now\"",
+            "#now",
+            ", today",
+            "today+1",
+            "10:00today",
+            "now now",
+            "infinity now",
+        ] {
+            assert!(asks_for_now(text), "{text}");
+        }
+        for text in [
+            "",
+            "2020-01-01",
+            "2020-01-01 10:00:00.5+02",
+            "epoch",
+            "infinity",
+            "allballs",
+            "January 8, 1999",
+            "nowhere",
+            "now-5",
+            "-now",
+            "now\u{e9}",
+            "2020-01-01 10:00 Europe/Moscow",
+        ] {
+            assert!(!asks_for_now(text), "{text}");
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(4096))]
+
+        #[test]
+        fn what_does_not_ask_for_the_present_is_the_same_at_all_times(
+            parts in prop::collection::vec(
+                "[ ,(+-]?(now|today|tomorrow|yesterday|epoch|at|utc|2020|jan|5|10:00)[ ,)-]?",
+                1..4,
+            ),
+        ) {
+            let text = parts.concat();
+            let later = EvalContext { now: 1000 * MICROS_PER_DAY + 7 * MICROS_PER_HOUR, ..context() };
+            if !asks_for_now(&text) {
+                prop_assert_eq!(parse_date(&text, &context()), parse_date(&text, &later));
+                prop_assert_eq!(parse_time(&text, &context()), parse_time(&text, &later));
+                prop_assert_eq!(parse_timestamp(&text, &context()), parse_timestamp(&text, &later));
+                prop_assert_eq!(parse_timestamptz(&text, &context()), parse_timestamptz(&text, &later));
             }
         }
     }

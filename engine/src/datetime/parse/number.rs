@@ -19,11 +19,12 @@ pub(crate) fn take_digits(negative: bool, text: &str) -> Result<(i64, &str), Fai
     Ok((value, rest))
 }
 
-/// Takes an integer, perhaps with a sign, off the front; zero when there is none.
+/// Takes an integer, perhaps behind blanks and with a sign, off the front; zero when there is none.
 pub(crate) fn take_integer<T: TryFrom<i64>>(text: &str) -> Result<(T, &str), Failure> {
-    let signs = usize::from(matches!(text.as_bytes().first(), Some(b'+' | b'-')));
-    let (value, mut rest) = take_digits(text.starts_with('-'), &text[signs..])?;
-    if rest.len() + signs == text.len() {
+    let number = text.trim_start_matches(|c: char| c.is_ascii_whitespace() || c == '\x0b');
+    let unsigned = number.strip_prefix(['+', '-']).unwrap_or(number);
+    let (value, mut rest) = take_digits(number.starts_with('-'), unsigned)?;
+    if rest.len() == unsigned.len() {
         rest = text;
     }
     Ok((T::try_from(value).map_err(|_| Failure::Range)?, rest))
@@ -119,7 +120,7 @@ pub(super) fn displacement(text: &str) -> Result<i32, Failure> {
 }
 
 /// A zone's displacement with its sign, in seconds east of Greenwich.
-pub(super) fn signed_displacement(text: &str) -> Result<i32, Failure> {
+pub(crate) fn signed_displacement(text: &str) -> Result<i32, Failure> {
     match text.strip_prefix('-') {
         Some(west) => Ok(-displacement(west)?),
         None => displacement(text.strip_prefix('+').ok_or(Failure::Format)?),
