@@ -8,6 +8,7 @@ use std::sync::Arc;
 use carousel_engine::{
     SqlError, SqlState, Type, Value,
     aggregate::AggregateCall,
+    datetime::asks_for_now,
     error::Result,
     expr::{
         ArgType, CastContext, CastKind, CompareOp, Expr, Function, cast_allowed, resolve, select_common_type,
@@ -302,8 +303,7 @@ impl<'a> Resolver<'a> {
     fn parse_text(&mut self, text: &Arc<str>, ty: &Type, position: Option<u32>) -> Result<Expr> {
         let plain = ty.without_modifiers();
         let value = parse_value(text, &plain, &self.settings.eval_context()).map_err(|e| at(e, position))?;
-        let is_word = text.trim_start().starts_with(|c: char| c.is_alphabetic());
-        if is_of_session(ty) && (*ty == Type::TimestampTz || is_word) {
+        if is_of_session(ty) && (*ty == Type::TimestampTz || asks_for_now(text)) {
             if self.clause == Clause::Default {
                 self.shared.read_in_session.push((position, plain.clone()));
             }
