@@ -13,7 +13,7 @@
 //! happen by itself, whoever comes waits for one revolution. Keys follow later.
 //!
 //! Segments become one that are neighbours on the ring, so that as few as possible have to be cut again, on one side of where they
-//! have been cut for a change that is to come, and none of them is more than two thirds of the whole: so a row moves no more often
+//! have been cut lately, and none of them is more than two thirds of the whole: so a row moves no more often
 //! than a logarithm of a segment's rows. All of this waits while rows are received or sent, or are to be cut, and while a table
 //! has readers that are slower than the scan.
 
@@ -176,7 +176,9 @@ impl Shard {
             return Progress::Idle;
         }
         let begun = self.tables.values().find(|table| table.joining.is_some()).map(|table| table.schema.id);
-        let (pieces, cuts) = (&self.pieces, &self.precut_at);
+        let mut cuts = self.precut_at.clone();
+        cuts.sort_unstable();
+        let (pieces, cuts) = (&self.pieces, &cuts);
         let begin = |table: &mut Box<Table>| table.begin_to_join(pieces, cuts).then_some(table.schema.id);
         let Some(id) = begun.or_else(|| self.tables.values_mut().find_map(begin)) else {
             return Progress::Idle;
@@ -229,7 +231,7 @@ impl Shard {
 }
 
 impl Table {
-    /// Looks for segments that are to become one, none of which is cut at these positions.
+    /// Looks for segments that are to become one, of which none is cut at these positions if they are not.
     fn begin_to_join(&mut self, pieces: &[Piece], cuts: &[Position]) -> bool {
         let are_some = || self.segments.iter().filter(|segment| segment.rows > 0).nth(1).is_some();
         if self.dropped || !self.paused.is_empty() || self.is_compacting() || !are_some() {
@@ -256,6 +258,7 @@ impl Table {
                 && self.keys.can_move(*slot)
         };
         let at = |segment: &Segment| segment.within.unwrap_or(pieces[segment.range].range);
+        let is_cut = |range: KeyRange| cut(range, cuts).len() > 1;
         let mut small: Vec<(&Segment, u32)> = self.segments.iter().zip(0..).filter(can_be).collect();
         small.sort_by_key(|(segment, slot)| (segment.range, at(segment).first, *slot));
         let mut best: &[(&Segment, u32)] = &[];
@@ -263,12 +266,15 @@ impl Table {
             for first in 0..of_piece.len() {
                 let (mut rows, mut bytes, mut most) = (0, 0, 0);
                 let mut all = at(of_piece[first].0);
+                // Those would have to be cut anyway.
+                let mut are_cut = true;
                 for (last, (segment, _)) in of_piece.iter().enumerate().skip(first) {
                     (rows, bytes) = (rows + segment.rows, bytes + segment.size());
                     most = most.max(segment.rows);
                     all = all.hull(at(segment));
+                    are_cut &= is_cut(at(segment));
                     let fits = rows <= self.options.segment_rows && bytes <= SEGMENT_BYTES;
-                    if !fits || cut(all, cuts).len() > 1 {
+                    if !fits || is_cut(all) && !are_cut {
                         break;
                     }
                     if most * 3 <= rows * 2 && last - first >= best.len().max(1) {

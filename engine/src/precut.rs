@@ -10,8 +10,8 @@
 //! Rows stay in their piece, and nobody can tell: the two halves of a segment are visited one after the other as if they
 //! had always been two. What they will have is put together beside the segment between visits, as it is in a
 //! [`compaction`](crate::compaction), which the parts do not need any more then; only when it is there the segment is
-//! divided, while nobody is on a revolution, so that nobody misses a row: whoever comes waits for one revolution. Keys follow
-//! later. Rows that are inserted meanwhile, and those of tables that somebody reads more slowly than they are scanned, are
+//! divided, while nobody is on a revolution, so that nobody misses a row. When that does not happen by itself, whoever comes waits
+//! for one revolution. Keys follow later. Rows that are inserted meanwhile, and those of tables that somebody reads more slowly than they are scanned, are
 //! left to the change.
 
 use std::{collections::VecDeque, sync::Arc};
@@ -24,9 +24,15 @@ use crate::{
     position::{KeyRange, Position, cut},
     schema::{TableId, TableSchema},
     segment::Segment,
-    shard::Shard,
+    shard::{MOST_VISITED, Shard},
     table::Table,
 };
+
+/// Visits in which it may happen that nobody is on a revolution; then whoever comes has to wait.
+const PATIENCE: usize = MOST_VISITED;
+
+/// So many of the places where segments have been cut last are those where they may be cut again.
+const REMEMBERED: usize = 16;
 
 /// What is still to be cut.
 #[derive(Debug)]
@@ -36,8 +42,8 @@ pub(crate) struct Precut {
     segments: VecDeque<(TableId, u32)>,
     /// What the first of them is to be divided into.
     cutting: Option<Cutting>,
-    /// It is the first segment's turn when nobody is on a revolution.
-    pub(crate) is_due: bool,
+    /// It is the first segment's turn when nobody is on a revolution, and has been for so many visits.
+    due: Option<usize>,
 }
 
 /// The parts of a segment, while they are put together.
@@ -58,6 +64,18 @@ pub(crate) struct Cutting {
     elsewhere: Option<Number>,
     /// Logical size of the columns in bytes.
     size: usize,
+}
+
+impl Precut {
+    /// Whether something is cut when nobody is on a revolution.
+    pub(crate) fn is_due(&self) -> bool {
+        self.due.is_some()
+    }
+
+    /// Whether nobody begins a revolution before that.
+    pub(crate) fn holds_up(&self) -> bool {
+        self.due.is_some_and(|visits| visits > PATIENCE)
+    }
 }
 
 impl Cutting {
@@ -172,23 +190,27 @@ impl Shard {
         at.extend(self.precut.take().map_or(Vec::new(), |before| before.at));
         at.sort_unstable();
         at.dedup();
-        self.precut_at = at.clone();
+        self.precut_at.retain(|before| !at.contains(before));
+        self.precut_at.extend(&at);
+        let forgotten = self.precut_at.len().saturating_sub(REMEMBERED.max(at.len()));
+        self.precut_at.drain(..forgotten);
         let slots = |table: &Table| {
             let id = table.schema.id;
             (0..table.segments.len() as u32).map(move |slot| (id, slot))
         };
         let segments = self.tables.values().flat_map(|table| slots(table)).collect();
-        self.precut = Some(Precut { at, segments, cutting: None, is_due: false });
+        self.precut = Some(Precut { at, segments, cutting: None, due: None });
     }
 
     /// Does some of it, if there is something to do and time for it.
     pub(crate) fn precut_some(&mut self, effects: &mut Vec<Effect>) {
         let waits = self.precut_waits();
         let Some(mut precut) = self.precut.take() else { return };
-        if precut.is_due {
+        if let Some(visits) = &mut precut.due {
+            *visits += 1;
             let nobody_rides = self.rotation.is_empty() && self.filling.is_none();
             if nobody_rides && let Some((id, slot)) = precut.segments.pop_front() {
-                precut.is_due = false;
+                precut.due = None;
                 self.install_all();
                 self.cut_in_place(id, slot, &precut.at, precut.cutting.take());
             }
@@ -211,7 +233,7 @@ impl Shard {
                     }
                     table.collect_garbage(self.horizon, &mut self.riders);
                 }
-                None => precut.is_due = self.put_together(id, slot, &mut precut),
+                None => precut.due = self.put_together(id, slot, &mut precut).then_some(0),
             }
         }
         self.precut = Some(precut);
@@ -255,14 +277,14 @@ impl Shard {
         self.precut.as_ref().is_some_and(|precut| {
             let cutting = precut.cutting.as_ref().is_some_and(|cutting| cutting.elsewhere.is_some());
             let table = precut.segments.front().and_then(|(table, _)| self.tables.get(table));
-            !precut.is_due && (cutting || table.is_some_and(|table| table.waits_for_a_column()))
+            !precut.is_due() && (cutting || table.is_some_and(|table| table.waits_for_a_column()))
         })
     }
 
     /// Segments are not as they were when parts of one were put together.
     pub(crate) fn forget_cutting(&mut self) {
         if let Some(precut) = &mut self.precut {
-            (precut.cutting, precut.is_due) = (None, false);
+            (precut.cutting, precut.due) = (None, None);
         }
     }
 

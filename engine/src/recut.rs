@@ -214,7 +214,6 @@ impl Shard {
             self.add_piece(Piece::new(range, recut.ts));
         }
         self.held = held;
-        self.precut_at.clear();
         self.recut_at = recut.ts;
     }
 

@@ -179,7 +179,7 @@ pub struct Shard {
     pub(crate) received: BTreeMap<(TableId, KeyRange), u128>,
     /// What is cut before the next change of the key ranges.
     pub(crate) precut: Option<Precut>,
-    /// Where that was, until the change is made.
+    /// Where that has been lately, the last one last.
     pub(crate) precut_at: Vec<Position>,
     /// It is the turn of a table's segments that become one.
     pub(crate) join_due: Option<JoinDue>,
@@ -341,7 +341,8 @@ impl Shard {
         let can_fill = self.filling.is_some_and(can_fill);
         let can_recut = self.recut_is_next() && self.is_quiet();
         // It waits for staged rows that have not come.
-        let waits_for_rows = self.filling.is_some() && (self.join_due.is_some() || self.is_held_up());
+        let is_due = self.join_due.is_some() || self.precut.as_ref().is_some_and(Precut::is_due);
+        let waits_for_rows = self.filling.is_some() && is_due;
         let is_precut = self.precut.is_none() || waits_for_rows || self.precut_waits();
         let is_joined = self.join_due.is_none() || waits_for_rows;
         let is_done = self.rotation.is_empty() && self.worked_off.is_empty() && is_precut && is_joined;
@@ -352,7 +353,7 @@ impl Shard {
     /// Whether rows are about to change their segment, and nobody begins a revolution before they have.
     fn is_held_up(&self) -> bool {
         self.join_due.as_ref().is_some_and(JoinDue::holds_up)
-            || self.precut.as_ref().is_some_and(|precut| precut.is_due)
+            || self.precut.as_ref().is_some_and(Precut::holds_up)
     }
 
     /// Whether reads have found all of their rows and are not done with them. What nobody waits for had better wait for that.
