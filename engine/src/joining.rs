@@ -29,14 +29,13 @@ use crate::{
     primary_key::Address,
     recut::NO_PIECE,
     riders::Riders,
-    schema::TableId,
     segment::Segment,
     shard::{MOST_VISITED, Progress, Shard},
     table::{SEGMENT_BYTES, Table},
     versions::Versions,
 };
 
-/// Rows that are added to the columns together, at least, and up to which they are added when they take their place.
+/// Rows that are added to the columns together, at least, and when nobody rides.
 const CAUGHT_UP: usize = 64;
 const FEW: usize = 1024;
 
@@ -63,7 +62,8 @@ pub(crate) struct Joining {
     elsewhere: Option<Number>,
     /// Rows that have been added to them since, as far as they have been brought in, in this order: of which source, and which.
     later: Vec<(usize, Range<usize>)>,
-    /// How often it would have been their turn, but for those who are slower than the scan.
+    /// For how many visits it has been their turn, and how often it was in vain.
+    visits: usize,
     tries: usize,
     /// Logical size of the columns in bytes.
     pub(crate) size: usize,
@@ -77,26 +77,6 @@ struct Source {
     ranks: Ranks,
     /// and how many there are in the columns when all of these are there.
     known: usize,
-}
-
-/// It is the turn of a table's segments.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct JoinDue {
-    table: TableId,
-    /// For so many visits.
-    visits: usize,
-}
-
-impl JoinDue {
-    /// Whether nobody begins a revolution before it is done.
-    pub(crate) fn holds_up(&self) -> bool {
-        self.visits > PATIENCE
-    }
-
-    /// Whether those who are on a revolution of the table had better end it without a pause.
-    pub(crate) fn holds_up_for(&self, table: TableId) -> bool {
-        self.holds_up() && self.table == table
-    }
 }
 
 /// How far it is.
@@ -117,7 +97,15 @@ impl Joining {
             Source { slot: *slot, known: rows.len(), rows, ranks: Ranks::default() }
         };
         let sources = slots.iter().map(source).collect();
-        Joining { sources, columns: Vec::new(), elsewhere: None, later: Vec::new(), tries: 0, size: 0 }
+        Joining {
+            sources,
+            columns: Vec::new(),
+            elsewhere: None,
+            later: Vec::new(),
+            visits: 0,
+            tries: 0,
+            size: 0,
+        }
     }
 
     pub(crate) fn has(&self, slot: u32) -> bool {
@@ -152,7 +140,9 @@ impl Joining {
 
     /// Whether so many rows have been added to the segments that they had better be encoded first.
     fn is_outgrown(&self, segments: &[Segment]) -> bool {
-        self.lacks(segments) > self.sources.iter().map(|source| source.rows.len()).sum()
+        let began_with: usize = self.sources.iter().map(|source| source.rows.len()).sum();
+        let now: usize = self.slots().map(|slot| segments[slot as usize].rows).sum();
+        now > began_with * 2
     }
 
     /// All rows of the columns in their order: of which source, and which.
@@ -185,7 +175,7 @@ impl Shard {
         };
         match self.tables.get_mut(&id).map(|table| table.put_together()) {
             Some(Stage::Due) => {
-                self.join_due = Some(JoinDue { table: id, visits: 0 });
+                self.join_due = Some(id);
                 Progress::Busy
             }
             Some(Stage::Busy) => Progress::Busy,
@@ -195,32 +185,42 @@ impl Shard {
 
     /// Puts what has been joined in the place of the segments, when nobody is on a revolution of the table.
     pub(crate) fn join_if_due(&mut self) {
-        let Some(due) = &mut self.join_due else { return };
-        due.visits += 1;
-        let Some(table) = self.tables.get_mut(&due.table).filter(|table| table.joining.is_some()) else {
+        let Some(id) = self.join_due else { return };
+        let Some(table) = self.tables.get_mut(&id).filter(|table| table.is_joining()) else {
             self.join_due = None;
             return;
         };
+        if let Some(joining) = &mut table.joining {
+            joining.visits += 1;
+        }
         if !table.paused.is_empty() {
             // Nobody knows for how long.
+            table.has_waited_to_join();
             self.join_due = None;
         } else if !table.riding.is_empty() || self.filling.is_some() {
             table.bring_in(CAUGHT_UP);
-        } else {
-            let id = due.table;
+        } else if !table.bring_in(FEW) {
             self.join_due = None;
             self.install_all();
             if let Some(table) = self.tables.get_mut(&id) {
                 table.put_in_place(&mut self.riders);
-                self.has_joined = true;
             }
         }
     }
 
-    /// Whether segments have become one since this was asked: there is something for
-    /// [`collect_garbage`](Shard::collect_garbage) to do.
-    pub fn has_joined(&mut self) -> bool {
-        std::mem::take(&mut self.has_joined)
+    /// Whether nobody begins a revolution before segments have become one.
+    pub(crate) fn is_held_up_by_join(&self) -> bool {
+        let table = self.join_due.and_then(|table| self.tables.get(&table));
+        table.is_some_and(|table| {
+            let patience = PATIENCE.max(2 * table.segments.len());
+            table.joining.as_ref().is_some_and(|joining| joining.visits > patience)
+        })
+    }
+
+    /// Whether some have begun to become one, or have just become one: there may be something for
+    /// [`collect_garbage`](Shard::collect_garbage) to do that had to wait.
+    pub fn is_joining(&self) -> bool {
+        self.join_due.is_none() && self.tables.values().any(|table| table.joining.is_some())
     }
 
     /// Rows are to be where they are.
@@ -260,7 +260,8 @@ impl Table {
         let at = |segment: &Segment| segment.within.unwrap_or(pieces[segment.range].range);
         let is_cut = |range: KeyRange| cut(range, cuts).len() > 1;
         let mut small: Vec<(&Segment, u32)> = self.segments.iter().zip(0..).filter(can_be).collect();
-        small.sort_by_key(|(segment, slot)| (segment.range, at(segment).first, *slot));
+        let place = |segment: &Segment| (segment.range, is_cut(at(segment)), at(segment).first);
+        small.sort_by_key(|(segment, slot)| (place(segment), *slot));
         let mut best: &[(&Segment, u32)] = &[];
         for of_piece in small.chunk_by(|a, b| a.0.range == b.0.range) {
             for first in 0..of_piece.len() {
@@ -284,6 +285,11 @@ impl Table {
             }
         }
         (!best.is_empty()).then(|| best.iter().map(|(_, slot)| *slot).collect())
+    }
+
+    /// Whether segments become one.
+    fn is_joining(&self) -> bool {
+        self.joining.as_ref().is_some_and(|joining| !joining.sources.is_empty())
     }
 
     /// Whether something is left of what is of no use any more.
@@ -318,9 +324,10 @@ impl Table {
         !is_outgrown
     }
 
-    /// It would be their turn, but for those who are slower than the scan.
+    /// It would be their turn, but for those who are slower than the scan, or keys that have not followed.
     fn has_waited_to_join(&mut self) {
         if let Some(joining) = &mut self.joining {
+            joining.visits = 0;
             joining.tries += 1;
             if joining.tries > TRIES {
                 self.give_up_joining();
@@ -393,9 +400,9 @@ impl Table {
         }
     }
 
-    /// Brings in so many rows, at most, that have been added to the segments.
-    fn bring_in(&mut self, most: usize) {
-        let Some(joining) = &mut self.joining else { return };
+    /// Brings in so many rows, at most, that have been added to the segments. Returns whether others are left.
+    fn bring_in(&mut self, most: usize) -> bool {
+        let Some(joining) = &mut self.joining else { return false };
         let mut left = most;
         for (source, rows) in joining.missing(&self.segments) {
             let rows = rows.start..rows.end.min(rows.start.saturating_add(left));
@@ -416,19 +423,17 @@ impl Table {
                 _ => joining.later.push((source, rows)),
             }
         }
+        joining.lacks(&self.segments) > 0
     }
 
     /// Puts what has been joined in the place of the segments. Nobody is on a revolution.
     fn put_in_place(&mut self, riders: &mut Riders) {
-        let is_ready = self.joining.as_ref().is_some_and(|joining| {
-            !joining.sources.is_empty()
-                && joining.lacks(&self.segments) <= FEW
-                && joining.slots().all(|slot| self.keys.can_move(slot))
-        });
-        if !is_ready {
-            return;
+        let is_ready = |joining: &Joining| {
+            joining.lacks(&self.segments) == 0 && joining.slots().all(|slot| self.keys.can_move(slot))
+        };
+        if !self.is_joining() || !self.joining.as_deref().is_some_and(is_ready) {
+            return self.has_waited_to_join();
         }
-        self.bring_in(FEW);
         let Some(mut joining) = self.joining.take() else { return };
         let slots: Vec<u32> = joining.slots().collect();
         let (first, piece) = (slots[0], self.segments[slots[0] as usize].range);

@@ -42,7 +42,6 @@ use crate::{
     error::{Result, SqlError, SqlState},
     given_up::GivenUp,
     install::Installing,
-    joining::JoinDue,
     operation::{Decision, Effect, InsertRows, OperationKind, OrderedOperation, RowBatch, Ts},
     pack::{Blocks, Made, Packer, Packing},
     pieces::{self, Piece},
@@ -182,9 +181,7 @@ pub struct Shard {
     /// Where that has been lately, the last one last.
     pub(crate) precut_at: Vec<Position>,
     /// It is the turn of a table's segments that become one.
-    pub(crate) join_due: Option<JoinDue>,
-    /// Some have.
-    pub(crate) has_joined: bool,
+    pub(crate) join_due: Option<TableId>,
     /// Decisions that came before their operation.
     early: BTreeMap<Ts, Decision>,
     /// Tables with riders, next first.
@@ -233,7 +230,6 @@ impl Shard {
             precut: None,
             precut_at: Vec::new(),
             join_due: None,
-            has_joined: false,
             early: BTreeMap::new(),
             rotation: VecDeque::new(),
             worked_off: VecDeque::new(),
@@ -352,8 +348,7 @@ impl Shard {
 
     /// Whether rows are about to change their segment, and nobody begins a revolution before they have.
     fn is_held_up(&self) -> bool {
-        self.join_due.as_ref().is_some_and(JoinDue::holds_up)
-            || self.precut.as_ref().is_some_and(Precut::holds_up)
+        self.is_held_up_by_join() || self.precut.as_ref().is_some_and(Precut::holds_up)
     }
 
     /// Whether reads have found all of their rows and are not done with them. What nobody waits for had better wait for that.
@@ -772,8 +767,7 @@ impl Shard {
 
     /// Visits the next segment that one of the table's riders has to see.
     fn visit_next(&mut self, id: TableId, effects: &mut Vec<Effect>) {
-        let may_pause =
-            !self.recut_is_next() && !self.join_due.as_ref().is_some_and(|due| due.holds_up_for(id));
+        let may_pause = !self.recut_is_next();
         let Some(mut table) = self.tables.remove(&id) else { return };
         table.room_for_groups = self.room_for_groups(&table);
         let mut rides = std::mem::take(&mut table.riding);

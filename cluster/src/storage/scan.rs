@@ -342,7 +342,7 @@ impl Scan {
     /// Does some of the work that there is.
     pub(crate) fn step(&mut self, effects: &mut Vec<Effect>) -> Progress {
         let scanning = self.shard.step(effects);
-        self.garbage |= self.shard.has_joined();
+        self.garbage |= self.shard.is_joining();
         if self.can_take() && self.shard.take_time() {
             self.take_some(effects);
         }

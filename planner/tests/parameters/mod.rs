@@ -94,6 +94,21 @@ fn session_values_are_those_of_each_binding() {
     assert_ne!(cell(0, 2, &Type::Int8), cell(1, 2, &Type::Int8), "rows without a key are told apart");
 }
 
+/// Wherever it is named: a default is the same on any other day.
+#[test]
+fn a_default_is_of_the_day_on_which_it_was_given() {
+    let schema = "CREATE TABLE t (
+        a timestamp DEFAULT greatest(timestamp '2000-01-01', '10:00 today'),
+        b timestamp DEFAULT greatest(timestamp '2000-01-01', 'today 10:00'),
+        c date DEFAULT greatest(date '2000-01-01', '(today)'))";
+    let catalog = catalog(schema);
+    let table = catalog.table("t").expect("it is in the schema");
+    for column in &table.columns[..3] {
+        let default = format!("{:?}", column.default);
+        assert!(default.contains("2013-07-04") && !default.contains("today"), "{default}");
+    }
+}
+
 #[test]
 fn arguments_of_execute_are_of_the_parameters_types() {
     let planned =
