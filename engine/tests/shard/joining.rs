@@ -18,10 +18,10 @@ use crate::{
 const ROWS: i32 = 4000;
 const SEGMENT_ROWS: usize = 400;
 
-/// The ring in four parts.
-fn quarters() -> Vec<KeyRange> {
-    let quarter = u64::MAX / 4 + 1;
-    (0..4).map(|at| KeyRange::new(at * quarter, at * quarter + (quarter - 1))).collect()
+/// The ring in eight parts.
+fn eighths() -> Vec<KeyRange> {
+    let eighth = u64::MAX / 8 + 1;
+    (0..8).map(|at| KeyRange::new(at * eighth, at * eighth + (eighth - 1))).collect()
 }
 
 fn recut(beside: &mut Beside, held: Vec<KeyRange>) {
@@ -30,7 +30,7 @@ fn recut(beside: &mut Beside, held: Vec<KeyRange>) {
     beside.scan.run();
 }
 
-/// Rows in segments, each of which has been cut in four.
+/// Rows in segments, each of which has been cut in eight.
 fn cut_up(elsewhere: bool) -> Beside {
     let mut beside = about_to_be_cut_up(elsewhere);
     recut(&mut beside, vec![KeyRange::FULL]);
@@ -43,7 +43,7 @@ fn about_to_be_cut_up(elsewhere: bool) -> Beside {
     let mut beside = Beside::with(options).encoded_elsewhere(elsewhere);
     beside.scan.collect();
     while beside.encode() || beside.compact_some() {}
-    beside.scan.shard.precut(quarters()[1..].iter().map(|quarter| quarter.first).collect());
+    beside.scan.shard.precut(eighths()[1..].iter().map(|eighth| eighth.first).collect());
     while !beside.scan.effects.iter().any(|effect| matches!(effect, Effect::Precut)) {
         beside.scan.shard.step(&mut beside.scan.effects);
         beside.encode();
@@ -59,7 +59,9 @@ fn collect(beside: &mut Beside) {
     }
     beside.scan.run();
     let parts = beside.scan.shard.memory_by_part(beside.scan.schema.id);
-    assert_eq!(beside.scan.shard.memory(), parts.iter().map(|(_, size)| size).sum::<usize>());
+    let (parts, all) = (parts.iter().map(|(_, size)| size).sum::<usize>(), beside.scan.shard.memory());
+    // Some is measured when a segment is visited next.
+    assert!(all.abs_diff(parts) * 100 <= all, "{parts} of {all} bytes");
 }
 
 #[test]
@@ -67,7 +69,7 @@ fn rows_change_while_their_segments_become_one() {
     for elsewhere in [false, true] {
         let mut beside = cut_up(elsewhere);
         let before = beside.scan.shard.segments();
-        assert!(before >= 36, "{before} segments");
+        assert!(before >= 72, "{before} segments");
         let mut n = 0;
         let (mut reads, mut answers) = (Vec::new(), Vec::new());
         // There is always somebody on a revolution.
@@ -109,7 +111,7 @@ fn segments_become_one_on_either_side_of_a_cut() {
     collect(&mut beside);
     let joined = beside.scan.shard.segments();
     assert!((10..before / 2).contains(&joined), "{joined} of {before} segments");
-    recut(&mut beside, quarters());
+    recut(&mut beside, eighths());
     assert_eq!(beside.scan.shard.segments(), joined);
     beside.check();
 }
