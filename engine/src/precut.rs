@@ -11,8 +11,8 @@
 //! had always been two. What they will have is put together beside the segment between visits, as it is in a
 //! [`compaction`](crate::compaction), which the parts do not need any more then; only when it is there the segment is
 //! divided, while nobody is on a revolution, so that nobody misses a row. When that does not happen by itself, whoever comes waits
-//! for one revolution. Keys follow later. Rows that are inserted meanwhile, and those of tables that somebody reads more slowly than they are scanned, are
-//! left to the change.
+//! for one revolution. Keys follow later. Rows that are inserted meanwhile, and those of tables that somebody reads more slowly
+//! than they are scanned, are left to the change.
 
 use std::{collections::VecDeque, sync::Arc};
 
