@@ -24,7 +24,7 @@ use crate::{
     column::SegmentColumn,
     encoding::{Encoding, Number, Spec},
     pieces::Piece,
-    position::{KeyRange, Position, cut},
+    position::{KeyRange, Position},
     preparation::Work,
     primary_key::Address,
     recut::NO_PIECE,
@@ -170,9 +170,7 @@ impl Shard {
             return Progress::Idle;
         }
         let begun = self.tables.values().find(|table| table.joining.is_some()).map(|table| table.schema.id);
-        let mut cuts = self.precut_at.clone();
-        cuts.sort_unstable();
-        let (pieces, cuts) = (&self.pieces, &cuts);
+        let (pieces, cuts) = (&self.pieces, &self.precut_at);
         let begin = |table: &mut Box<Table>| table.begin_to_join(pieces, cuts).then_some(table.schema.id);
         let Some(id) = begun.or_else(|| self.tables.values_mut().find_map(begin)) else {
             return Progress::Idle;
@@ -262,7 +260,7 @@ impl Table {
                 && self.keys.can_move(*slot)
         };
         let at = |segment: &Segment| segment.within.unwrap_or(pieces[segment.range].range);
-        let is_cut = |range: KeyRange| cut(range, cuts).len() > 1;
+        let is_cut = |range: KeyRange| cuts.iter().any(|at| range.first < *at && *at <= range.last);
         let mut small: Vec<(&Segment, u32)> = self.segments.iter().zip(0..).filter(can_be).collect();
         let place = |segment: &Segment| (segment.range, is_cut(at(segment)), at(segment).first);
         small.sort_by_key(|(segment, slot)| (place(segment), *slot));
