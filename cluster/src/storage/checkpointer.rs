@@ -6,13 +6,13 @@ use std::{
     io,
     ops::Range,
     path::{Path, PathBuf},
-    sync::{Arc, mpsc},
+    sync::Arc,
     thread::JoinHandle,
 };
 
 use bytes::Bytes;
 use carousel_engine::{TableId, Ts, position::KeyRange};
-use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::mpsc::{self, UnboundedSender};
 
 use super::{
     core::Recovered,
@@ -67,13 +67,13 @@ pub(crate) fn start(
     reserve_bytes: u64,
     received: Vec<Checkpoint>,
     outcomes: UnboundedSender<CheckpointOutcome>,
-) -> io::Result<(mpsc::Sender<CheckpointCommand>, JoinHandle<()>)> {
-    let (commands, told) = mpsc::channel();
+) -> io::Result<(UnboundedSender<CheckpointCommand>, JoinHandle<()>)> {
+    let (commands, mut told) = mpsc::unbounded_channel();
     let thread = std::thread::Builder::new().name(name).spawn(move || {
         priority::lower(priority::CHECKPOINT);
         let mut writers = Writers::new();
         let mut loader = Loader { received, loading: BTreeMap::new(), outcomes: outcomes.clone() };
-        for command in told {
+        while let Some(command) = told.blocking_recv() {
             for outcome in execute(&root, reserve_bytes, &mut writers, &mut loader, command) {
                 if outcomes.send(outcome).is_err() {
                     return;

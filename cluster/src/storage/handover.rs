@@ -30,7 +30,7 @@ pub(crate) enum Heard<C> {
 /// The thread's side of the channels.
 pub(crate) trait Channels<C, E> {
     /// The next command; with `wait`, never [`Heard::Nothing`].
-    fn next(&self, wait: bool) -> Heard<C>;
+    fn next(&mut self, wait: bool) -> Heard<C>;
 
     /// Hands effects over, waiting for room. Returns whether anybody takes them.
     fn give(&self, effects: Vec<E>) -> bool;
@@ -40,7 +40,7 @@ pub(crate) trait Channels<C, E> {
 /// step.
 pub(crate) fn drive<W: Work>(
     work: &mut W,
-    channels: &impl Channels<W::Command, W::Effect>,
+    channels: &mut impl Channels<W::Command, W::Effect>,
     mut stepped: impl FnMut(&W),
 ) {
     let mut progress = Progress::Idle;
@@ -113,7 +113,7 @@ mod tests {
     struct Ends(Receiver<u32>, SyncSender<Vec<u32>>);
 
     impl Channels<u32, u32> for Ends {
-        fn next(&self, wait: bool) -> Heard<u32> {
+        fn next(&mut self, wait: bool) -> Heard<u32> {
             if wait {
                 return self.0.recv().map_or(Heard::End, Heard::Command);
             }
@@ -143,7 +143,7 @@ mod tests {
         let counted = steps.clone();
         let thread = thread::spawn(move || {
             let taken = Cell::new(0);
-            drive(&mut Tasks::default(), &Ends(received, results), |_| taken.set(taken.get() + 1));
+            drive(&mut Tasks::default(), &mut Ends(received, results), |_| taken.set(taken.get() + 1));
             counted.store(taken.get(), Ordering::Relaxed);
         });
         Thread { commands, effects, steps, thread }

@@ -4,7 +4,7 @@ use std::{
     collections::{BTreeMap, btree_map::Entry},
     fs, io,
     path::{Path, PathBuf},
-    sync::{Arc, mpsc as std_mpsc},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -162,7 +162,7 @@ pub struct Storage {
     outbox: Outbox,
     scans: Vec<ScanThread>,
     payloads: Payloads,
-    checkpoints: std_mpsc::Sender<CheckpointCommand>,
+    checkpoints: mpsc::UnboundedSender<CheckpointCommand>,
 }
 
 impl Storage {

@@ -4,9 +4,9 @@ use std::{
     collections::VecDeque,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
-        Arc, Weak,
+        Arc,
         atomic::{AtomicU64, Ordering},
-        mpsc,
+        mpsc as std_mpsc,
     },
     thread::JoinHandle,
     time::{Duration, Instant},
@@ -27,6 +27,7 @@ use carousel_engine::{
 };
 use core_affinity::CoreId;
 use parking_lot::Mutex;
+use tokio::sync::mpsc;
 
 use super::handover::{Channels, Heard, Work, drive};
 use crate::{metering::ScanMeter, priority};
@@ -77,7 +78,7 @@ pub(crate) enum Told {
 
 /// A scan thread.
 pub(crate) struct ScanThread {
-    commands: Option<Arc<mpsc::Sender<Told>>>,
+    commands: Option<mpsc::UnboundedSender<Told>>,
     memory: Arc<AtomicU64>,
     statistics: Arc<Mutex<Vec<TableStatistics>>>,
     given_up: GivenUp,
@@ -91,14 +92,15 @@ impl ScanThread {
         name: String,
         index: usize,
         mut shard: Shard,
-        results: tokio::sync::mpsc::Sender<ShardEffects>,
+        results: mpsc::Sender<ShardEffects>,
         core: Option<CoreId>,
     ) -> std::io::Result<ScanThread> {
-        let (commands, received) = mpsc::channel();
-        let commands = Arc::new(commands);
-        let unpacker = Unpacker::start(&name, Arc::downgrade(&commands))?;
-        shard.pack_elsewhere(start_packer(&name, Arc::downgrade(&commands))?);
-        shard.encode_elsewhere(start_encoder(&name, Arc::downgrade(&commands))?);
+        // Its senders have different priorities. One of the standard library's would be interrupted while it holds a lock that
+        // the others need, by the very thread that it has woken, and they would wait until there is time for the lowest.
+        let (commands, received) = mpsc::unbounded_channel();
+        let unpacker = Unpacker::start(&name, commands.downgrade())?;
+        shard.pack_elsewhere(start_packer(&name, commands.downgrade())?);
+        shard.encode_elsewhere(start_encoder(&name, commands.downgrade())?);
         let given_up = shard.given_up();
         let memory = Arc::new(AtomicU64::new(shard.memory() as u64));
         let reported = memory.clone();
@@ -111,9 +113,9 @@ impl ScanThread {
             if let Some(core) = core.filter(|core| !core_affinity::set_for_current(*core)) {
                 tracing::warn!("a scan thread cannot be bound to core {}", core.id);
             }
-            let channels = ToTask { index, commands: received, results };
+            let mut channels = ToTask { index, commands: received, results };
             let mut scan = Scan { unpacker: Some(unpacker), ..Scan::new(shard) };
-            drive(&mut scan, &channels, |scan| {
+            drive(&mut scan, &mut channels, |scan| {
                 reported.store(scan.memory(), Ordering::Relaxed);
                 counted.count(scan);
                 meter.report(scan.shard.revolutions(), scan.shard.riding(), || scan.shard.segments());
@@ -162,7 +164,7 @@ impl Drop for ScanThread {
 /// A thread of low priority that unpacks blocks, so that a scan thread has little to do to take them.
 #[derive(Debug)]
 struct Unpacker {
-    blocks: mpsc::Sender<Arc<Packed>>,
+    blocks: std_mpsc::Sender<Arc<Packed>>,
     thread: JoinHandle<()>,
 }
 
@@ -171,7 +173,7 @@ type Packed = Mutex<Option<Unpacking>>;
 
 impl Unpacker {
     /// It tells the scan thread when it is done with a block, and ends with that.
-    fn start(name: &str, scan: Weak<mpsc::Sender<Told>>) -> std::io::Result<Unpacker> {
+    fn start(name: &str, scan: mpsc::WeakUnboundedSender<Told>) -> std::io::Result<Unpacker> {
         let (blocks, thread) =
             beside(format!("{name} unpack"), priority::BULK, scan, |block: Arc<Packed>| {
                 while block.lock().as_mut().is_some_and(|it| it.unpack_some() == Progress::Busy) {}
@@ -182,7 +184,10 @@ impl Unpacker {
 }
 
 /// Starts a thread of low priority that packs blocks and gives them back to the scan thread, with which it ends.
-fn start_packer(name: &str, scan: Weak<mpsc::Sender<Told>>) -> std::io::Result<mpsc::Sender<Box<Packing>>> {
+fn start_packer(
+    name: &str,
+    scan: mpsc::WeakUnboundedSender<Told>,
+) -> std::io::Result<std_mpsc::Sender<Box<Packing>>> {
     let pack = |mut packing: Box<Packing>| {
         while packing.pack_some() == Progress::Busy {}
         packing
@@ -195,7 +200,10 @@ fn start_packer(name: &str, scan: Weak<mpsc::Sender<Told>>) -> std::io::Result<m
 
 /// Starts a thread that encodes columns and gives them back to the scan thread, with which it ends. It comes before what is
 /// copied in bulk: garbage goes no faster than it does.
-fn start_encoder(name: &str, scan: Weak<mpsc::Sender<Told>>) -> std::io::Result<mpsc::Sender<Box<Encoding>>> {
+fn start_encoder(
+    name: &str,
+    scan: mpsc::WeakUnboundedSender<Told>,
+) -> std::io::Result<std_mpsc::Sender<Box<Encoding>>> {
     let encode = |mut encoding: Box<Encoding>| {
         encoding.encode();
         encoding
@@ -210,10 +218,10 @@ fn start_encoder(name: &str, scan: Weak<mpsc::Sender<Told>>) -> std::io::Result<
 fn beside<T: Send + 'static>(
     name: String,
     nice: i32,
-    scan: Weak<mpsc::Sender<Told>>,
+    scan: mpsc::WeakUnboundedSender<Told>,
     work: impl Fn(T) -> Told + Send + 'static,
-) -> std::io::Result<(mpsc::Sender<T>, JoinHandle<()>)> {
-    let (sender, received) = mpsc::channel();
+) -> std::io::Result<(std_mpsc::Sender<T>, JoinHandle<()>)> {
+    let (sender, received) = std_mpsc::channel();
     let thread = std::thread::Builder::new().name(name).spawn(move || {
         priority::lower(nice);
         for next in received {
@@ -447,19 +455,19 @@ impl Work for Scan {
 /// The channels to the process's task, for the shard of this index.
 struct ToTask {
     index: usize,
-    commands: mpsc::Receiver<Told>,
-    results: tokio::sync::mpsc::Sender<ShardEffects>,
+    commands: mpsc::UnboundedReceiver<Told>,
+    results: mpsc::Sender<ShardEffects>,
 }
 
 impl Channels<Told, Effect> for ToTask {
-    fn next(&self, wait: bool) -> Heard<Told> {
+    fn next(&mut self, wait: bool) -> Heard<Told> {
         if wait {
-            return self.commands.recv().map_or(Heard::End, Heard::Command);
+            return self.commands.blocking_recv().map_or(Heard::End, Heard::Command);
         }
         match self.commands.try_recv() {
             Ok(command) => Heard::Command(command),
-            Err(mpsc::TryRecvError::Empty) => Heard::Nothing,
-            Err(mpsc::TryRecvError::Disconnected) => Heard::End,
+            Err(mpsc::error::TryRecvError::Empty) => Heard::Nothing,
+            Err(mpsc::error::TryRecvError::Disconnected) => Heard::End,
         }
     }
 
@@ -586,9 +594,8 @@ mod tests {
     fn another_thread_unpacks_blocks() {
         let mut contents = Vec::new();
         for waits in [true, false] {
-            let (scan, woken) = mpsc::channel();
-            let scan = Arc::new(scan);
-            let unpacker = Unpacker::start("test", Arc::downgrade(&scan)).expect("a thread");
+            let (scan, mut woken) = mpsc::unbounded_channel();
+            let unpacker = Unpacker::start("test", scan.downgrade()).expect("a thread");
             let receiver = Scan { unpacker: Some(unpacker), ..Scan::new(shard(vec![LOW])) };
             let (blocks, mut receiver) = receiving(receiver);
             let count = blocks.len();
@@ -596,7 +603,7 @@ mod tests {
             blocks.into_iter().for_each(|block| receiver.tell(block, &mut effects));
             if waits {
                 for _ in 0..count {
-                    woken.recv().expect("the thread lives");
+                    woken.blocking_recv().expect("the thread lives");
                     while receiver.step(&mut effects) == Progress::Busy {}
                 }
                 assert_eq!(took(&effects), count);
@@ -624,10 +631,9 @@ mod tests {
         let mut expected = Vec::new();
         alone.tell(read(1, HIGH, true), &mut expected);
         while alone.step(&mut expected) == Progress::Busy {}
-        let (scan, heard) = mpsc::channel();
-        let scan = Arc::new(scan);
+        let (scan, mut heard) = mpsc::unbounded_channel();
         let mut sender = sender();
-        sender.pack_elsewhere(start_packer("test", Arc::downgrade(&scan)).expect("a thread"));
+        sender.pack_elsewhere(start_packer("test", scan.downgrade()).expect("a thread"));
         let mut sender = Scan::new(sender);
         let mut effects = Vec::new();
         sender.tell(read(1, HIGH, true), &mut effects);
@@ -637,7 +643,7 @@ mod tests {
                 sender.tell(ShardCommand::Horizon(Ts(1)), &mut effects);
                 let progress = sender.step(&mut effects);
                 assert_eq!(progress, Progress::Idle, "garbage waits, and the thread sleeps");
-                Work::tell(&mut sender, heard.recv().expect("the thread lives"), &mut effects);
+                Work::tell(&mut sender, heard.blocking_recv().expect("the thread lives"), &mut effects);
             }
         }
         assert!(blocks(&effects).len() > 5);
@@ -647,17 +653,16 @@ mod tests {
     /// The scan thread sleeps while one has a column, and goes on when that comes back.
     #[test]
     fn another_thread_encodes_columns() {
-        let (scan, heard) = mpsc::channel();
-        let scan = Arc::new(scan);
+        let (scan, mut heard) = mpsc::unbounded_channel();
         let options = Options { segment_rows: 10_000, compact_cells: 1, ..Options::default() };
         let mut shard = filled(shard_with(vec![LOW, HIGH], options), 3_000);
-        shard.encode_elsewhere(start_encoder("test", Arc::downgrade(&scan)).expect("a thread"));
+        shard.encode_elsewhere(start_encoder("test", scan.downgrade()).expect("a thread"));
         let mut shard = Scan::new(shard);
         let before = shard.memory();
         let mut effects = Vec::new();
         shard.tell(ShardCommand::Horizon(Ts(1)), &mut effects);
         while shard.step(&mut effects) == Progress::Busy {}
-        let told = heard.recv_timeout(Duration::from_secs(60)).expect("it encodes a column");
+        let told = heard.blocking_recv().expect("it encodes a column");
         Work::tell(&mut shard, told, &mut effects);
         while shard.step(&mut effects) == Progress::Busy {}
         assert!(shard.memory() < before, "{} of {before} bytes", shard.memory());
