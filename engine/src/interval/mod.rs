@@ -27,6 +27,15 @@ pub fn out_of_range() -> SqlError {
     SqlError::new(SqlState::DATETIME_OVERFLOW, "interval out of range")
 }
 
+/// The same, with what is less than one of the greater unit in its direction; `one` is how many of the smaller it has.
+fn of_one_sign(greater: i64, less: i64, one: i64) -> (i64, i64) {
+    match (greater.signum(), less.signum()) {
+        (1, -1) => (greater - 1, less + one),
+        (-1, 1) => (greater + 1, less - one),
+        _ => (greater, less),
+    }
+}
+
 impl Interval {
     /// Microseconds with months of 30 days and days of 24 hours: what intervals are compared by.
     pub fn span(&self) -> i128 {
@@ -98,31 +107,17 @@ impl Interval {
 
     /// Turns whole 24 hours of time into days.
     pub fn justify_hours(&self) -> Result<Interval> {
-        let mut days =
-            i64::from(self.days).checked_add(self.microseconds / MICROS_PER_DAY).ok_or_else(out_of_range)?;
-        let mut microseconds = self.microseconds % MICROS_PER_DAY;
-        if days > 0 && microseconds < 0 {
-            microseconds += MICROS_PER_DAY;
-            days -= 1;
-        } else if days < 0 && microseconds > 0 {
-            microseconds -= MICROS_PER_DAY;
-            days += 1;
-        }
-        Ok(Interval { months: self.months, days: days.try_into().map_err(|_| out_of_range())?, microseconds })
+        let days = i64::from(self.days) + self.microseconds / MICROS_PER_DAY;
+        let (days, microseconds) = of_one_sign(days, self.microseconds % MICROS_PER_DAY, MICROS_PER_DAY);
+        Ok(Interval { days: days.try_into().map_err(|_| out_of_range())?, microseconds, ..*self })
     }
 
     /// Turns whole 30 days into months.
     pub fn justify_days(&self) -> Result<Interval> {
-        let mut months = self.months.checked_add(self.days / 30).ok_or_else(out_of_range)?;
-        let mut days = self.days % 30;
-        if months > 0 && days < 0 {
-            days += 30;
-            months -= 1;
-        } else if months < 0 && days > 0 {
-            days -= 30;
-            months += 1;
-        }
-        Ok(Interval { months, days, ..*self })
+        let months = i64::from(self.months) + i64::from(self.days / 30);
+        let (months, days) = of_one_sign(months, (self.days % 30).into(), 30);
+        let months = months.try_into().map_err(|_| out_of_range())?;
+        Ok(Interval { months, days: days as i32, ..*self })
     }
 
     /// Turns whole days of time into days and whole 30 days into months, and gives all parts the same sign.
@@ -139,13 +134,7 @@ impl Interval {
             days -= 30;
             months += 1;
         }
-        if days > 0 && microseconds < 0 {
-            microseconds += MICROS_PER_DAY;
-            days -= 1;
-        } else if days < 0 && microseconds > 0 {
-            microseconds -= MICROS_PER_DAY;
-            days += 1;
-        }
+        (days, microseconds) = of_one_sign(days, microseconds, MICROS_PER_DAY);
         let months = i32::try_from(months).map_err(|_| out_of_range())?;
         Ok(Interval { months, days: days as i32, microseconds })
     }
