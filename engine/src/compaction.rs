@@ -38,6 +38,10 @@ const CELLS: usize = 16;
 /// Cells of a column that are gathered in the time in which a key follows its row: both ends of it are anywhere in memory.
 const CELLS_OF_KEY: usize = 16;
 
+/// Keys of which no compaction waits follow so many times as slowly: when most rows of a table have moved, as before a change of
+/// the ring, so many keys follow that every revolution would take some times as long until they have.
+const UNHURRIED: usize = 4;
+
 /// Keys that have to follow for each row of a segment that goes, at most, where they have to at once.
 const KEYS_OF_GARBAGE: usize = 128;
 
@@ -106,7 +110,7 @@ impl Table {
     pub(crate) fn collect_garbage(&mut self, horizon: Ts, riders: &mut Riders) -> bool {
         if !self.is_compacting() {
             if self.keys.must_follow() {
-                self.follow_some();
+                self.follow_some(self.options.compact_cells / UNHURRIED);
                 return true;
             }
             if !self.begin_compaction(horizon) {
@@ -260,11 +264,11 @@ impl Table {
             Stage::Gather
                 if compaction.drops_rows() && (self.keys.must_follow() || !self.keys.can_move(slot)) =>
             {
-                self.follow_some().0
+                self.follow_some(self.options.compact_cells).0
             }
             Stage::Gather => self.catch_up(slot, &mut compaction, riders),
             Stage::Follow => {
-                let (took, all_have) = self.follow_some();
+                let (took, all_have) = self.follow_some(self.options.compact_cells);
                 if all_have {
                     compaction.stage = Stage::Release;
                 }
@@ -280,9 +284,10 @@ impl Table {
         took
     }
 
-    /// Lets some keys follow their rows; returns what it took, and whether all have.
-    fn follow_some(&mut self) -> (usize, bool) {
-        let buckets = (self.options.compact_cells / CELLS_OF_KEY).max(FEWEST_BUCKETS);
+    /// Lets some keys follow their rows, in about the time in which so many cells are gathered; returns what it took, and whether
+    /// all have.
+    fn follow_some(&mut self, cells: usize) -> (usize, bool) {
+        let buckets = (cells / CELLS_OF_KEY).max(FEWEST_BUCKETS);
         (buckets * CELLS_OF_KEY, self.keys.follow(buckets))
     }
 
