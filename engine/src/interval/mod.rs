@@ -27,7 +27,7 @@ pub fn out_of_range() -> SqlError {
     SqlError::new(SqlState::DATETIME_OVERFLOW, "interval out of range")
 }
 
-/// The same, with what is less than one of the greater unit in its direction; `one` is how many of the smaller it has.
+/// Two units with one sign: where they have different ones, one of the greater, which is `one` of the lesser, becomes that.
 fn of_one_sign(greater: i64, less: i64, one: i64) -> (i64, i64) {
     match (greater.signum(), less.signum()) {
         (1, -1) => (greater - 1, less + one),
@@ -122,10 +122,11 @@ impl Interval {
 
     /// Turns whole days of time into days and whole 30 days into months, and gives all parts the same sign.
     pub fn justify_interval(&self) -> Result<Interval> {
-        let (mut months, mut days) = (i64::from(self.months), i64::from(self.days));
-        let mut microseconds = self.microseconds % MICROS_PER_DAY;
-        days += self.microseconds / MICROS_PER_DAY;
-        months += days / 30;
+        let mut days = i64::from(self.days) + self.microseconds / MICROS_PER_DAY;
+        let microseconds = self.microseconds % MICROS_PER_DAY;
+        // As PostgreSQL does, before signs are looked at.
+        let months = i64::from(self.months) + days / 30;
+        let mut months = i32::try_from(months).map_err(|_| out_of_range())?;
         days %= 30;
         if months > 0 && (days < 0 || (days == 0 && microseconds < 0)) {
             days += 30;
@@ -134,8 +135,7 @@ impl Interval {
             days -= 30;
             months += 1;
         }
-        (days, microseconds) = of_one_sign(days, microseconds, MICROS_PER_DAY);
-        let months = i32::try_from(months).map_err(|_| out_of_range())?;
+        let (days, microseconds) = of_one_sign(days, microseconds, MICROS_PER_DAY);
         Ok(Interval { months, days: days as i32, microseconds })
     }
 
