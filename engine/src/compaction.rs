@@ -22,6 +22,7 @@ use crate::{
     operation::Ts,
     primary_key::{Address, GONE},
     riders::Riders,
+    segment::Segment,
     table::Table,
 };
 
@@ -38,8 +39,8 @@ const CELLS: usize = 16;
 /// Cells of a column that are gathered in the time in which a key follows its row: both ends of it are anywhere in memory.
 const CELLS_OF_KEY: usize = 16;
 
-/// Keys of which no compaction waits follow so many times as slowly: when most rows of a table have moved, as before a change of
-/// the ring, so many keys follow that every revolution would take some times as long until they have.
+/// Keys follow so many times as slowly when there is not much garbage that waits for them: when most rows of a table have moved,
+/// as behind a [`precut`](crate::precut), a revolution would take some times as long until all have followed.
 const UNHURRIED: usize = 4;
 
 /// Keys that have to follow for each row of a segment that goes, at most, where they have to at once.
@@ -110,7 +111,9 @@ impl Table {
     pub(crate) fn collect_garbage(&mut self, horizon: Ts, riders: &mut Riders) -> bool {
         if !self.is_compacting() {
             if self.keys.must_follow() {
-                self.follow_some(self.options.compact_cells / UNHURRIED);
+                let mut with_rows = self.segments.iter().filter(|segment| segment.rows > 0);
+                let hurry = if with_rows.any(Segment::has_many_ended) { 1 } else { UNHURRIED };
+                self.follow_some(self.options.compact_cells / hurry);
                 return true;
             }
             if !self.begin_compaction(horizon) {
@@ -286,7 +289,7 @@ impl Table {
 
     /// Lets some keys follow their rows, in about the time in which so many cells are gathered; returns what it took, and whether
     /// all have.
-    fn follow_some(&mut self, cells: usize) -> (usize, bool) {
+    pub(crate) fn follow_some(&mut self, cells: usize) -> (usize, bool) {
         let buckets = (cells / CELLS_OF_KEY).max(FEWEST_BUCKETS);
         (buckets * CELLS_OF_KEY, self.keys.follow(buckets))
     }

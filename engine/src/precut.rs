@@ -227,11 +227,12 @@ impl Shard {
             // Rows move once before their keys have followed.
             let moving = |it: &&mut Box<Table>| it.is_compacting() || !it.keys.can_move(slot);
             match self.tables.get_mut(&id).filter(moving) {
-                Some(table) => {
-                    if !table.keys.can_move(slot) {
-                        table.keys.wait_for();
-                    }
+                Some(table) if table.is_compacting() => {
                     table.collect_garbage(self.horizon, &mut self.riders);
+                }
+                // Once in a revolution.
+                Some(table) => {
+                    table.follow_some(table.options.compact_cells);
                 }
                 None => precut.due = self.put_together(id, slot, &mut precut).then_some(0),
             }
