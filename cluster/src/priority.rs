@@ -1,5 +1,10 @@
 //! What comes first when there is more to do than processors: routers, network and sessions, then scans, then what makes room for
 //! them, checkpoints and what is copied in bulk. They are what others wait for, in this order.
+//!
+//! A thread that is waited for should not wait for one of lower priority, which may have no time for long. So they share no lock
+//! that is held while somebody is woken: who is woken interrupts who has woken it, at once. The standard library's channels
+//! hold one then, so several threads send through tokio's, which hold none. Still, a block whose rows are needed at once is
+//! waited for while it is being unpacked.
 
 /// The nice value of scan threads: a third of what a thread has that orders messages. Those are ordered as soon as others
 /// before them are, which takes all the time that there is, however few they are; with a smaller share scans would wait long

@@ -95,8 +95,7 @@ impl ScanThread {
         results: mpsc::Sender<ShardEffects>,
         core: Option<CoreId>,
     ) -> std::io::Result<ScanThread> {
-        // Its senders have different priorities. One of the standard library's would be interrupted while it holds a lock that
-        // the others need, by the very thread that it has woken, and they would wait until there is time for the lowest.
+        // Its senders have different priorities: the standard library's channel is of no use (see [`priority`]).
         let (commands, received) = mpsc::unbounded_channel();
         let unpacker = Unpacker::start(&name, commands.downgrade())?;
         shard.pack_elsewhere(start_packer(&name, commands.downgrade())?);
@@ -214,7 +213,7 @@ fn start_encoder(
     Ok(columns)
 }
 
-/// Starts a thread that does something to what it is sent, one after the other, and tells the scan thread so.
+/// Starts a thread that does something to what it is sent, one after the other, and tells the scan thread so, which alone sends.
 fn beside<T: Send + 'static>(
     name: String,
     nice: i32,
@@ -651,8 +650,8 @@ mod tests {
     }
 
     /// The scan thread sleeps while one has a column, and goes on when that comes back.
-    #[test]
-    fn another_thread_encodes_columns() {
+    #[tokio::test]
+    async fn another_thread_encodes_columns() {
         let (scan, mut heard) = mpsc::unbounded_channel();
         let options = Options { segment_rows: 10_000, compact_cells: 1, ..Options::default() };
         let mut shard = filled(shard_with(vec![LOW, HIGH], options), 3_000);
@@ -662,7 +661,8 @@ mod tests {
         let mut effects = Vec::new();
         shard.tell(ShardCommand::Horizon(Ts(1)), &mut effects);
         while shard.step(&mut effects) == Progress::Busy {}
-        let told = heard.blocking_recv().expect("it encodes a column");
+        let told = tokio::time::timeout(Duration::from_secs(60), heard.recv());
+        let told = told.await.expect("it encodes a column").expect("the thread lives");
         Work::tell(&mut shard, told, &mut effects);
         while shard.step(&mut effects) == Progress::Busy {}
         assert!(shard.memory() < before, "{} of {before} bytes", shard.memory());
