@@ -167,7 +167,8 @@ pub enum Body {
     Ddl(Ddl),
     /// Holds the versions that a read at this message's own `Ts` sees: delivered to every storage process.
     Pin {
-        /// How long without renewal, in milliseconds.
+        /// How long without renewal, in milliseconds. A pin for 0 ms holds nothing. It tells a client that submits it
+        /// all that was ordered before, and is delivered to that client, too, so that its frontier comes along.
         lease_ms: u32,
     },
     /// Every storage process makes a durable checkpoint of the rows visible at this `Ts` and compares content hashes.

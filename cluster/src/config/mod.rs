@@ -902,7 +902,15 @@ impl Config {
                     self.read_one(data.replica_offset as usize, data.read_ts, &data.avoided, &touched)
                 }
             }
-            Body::Pin { .. } | Body::Checkpoint => self.write_all(self.placement.primary()),
+            Body::Pin { lease_ms } => {
+                let mut destinations = self.write_all(self.placement.primary());
+                if *lease_ms == 0 && self.follows(message.id.submitter) {
+                    destinations.push((message.id.submitter, Few::default()));
+                    destinations.sort_unstable_by_key(|(process, _)| *process);
+                }
+                destinations
+            }
+            Body::Checkpoint => self.write_all(self.placement.primary()),
             Body::Ddl(_) => {
                 let mut destinations = self.write_all(self.placement.primary());
                 destinations.extend(self.followers());
@@ -968,6 +976,11 @@ impl Config {
     fn followers(&self) -> impl Iterator<Item = (ProcessId, Few<KeyRange>)> {
         let followers = self.clients.keys().chain(self.supers.keys()).chain(self.standbys.keys());
         followers.map(|process| (*process, Few::default()))
+    }
+
+    /// Whether a process follows the catalog and the config without a place on the ring to be.
+    fn follows(&self, process: ProcessId) -> bool {
+        self.clients.contains_key(&process) || self.supers.contains_key(&process)
     }
 
     /// All live holders of primary ranges.

@@ -417,6 +417,25 @@ fn messages_of_suspected_processes_have_no_effect() {
 }
 
 #[test]
+fn a_pin_without_a_lease_goes_to_the_client_that_asks_too() {
+    let config = Config::evenly(3, 2).expect("a valid ring").with_client(CLIENT, 1).expect("new");
+    let config = config.with_client(ProcessId::client(2), 1).expect("new");
+    let destinations = |submitter: ProcessId, lease_ms: u32| -> Vec<ProcessId> {
+        let message = Message { body: Body::Pin { lease_ms }, ..read(submitter, 1, 1, 0) };
+        config.destset(&message).into_iter().map(|(process, _)| process).collect()
+    };
+    let storage = vec![S(1), S(2), S(3)];
+    assert_eq!(destinations(CLIENT, 1_000), storage);
+    assert_eq!(destinations(S(2), 0), storage);
+    // One that has not joined follows nothing.
+    assert_eq!(destinations(ProcessId::client(3), 0), storage);
+    let mut all = storage;
+    all.push(CLIENT);
+    all.sort_unstable();
+    assert_eq!(destinations(CLIENT, 0), all);
+}
+
+#[test]
 fn who_restarts_without_data_before_it_has_received_anything_goes_on_receiving() {
     let config = Config::new([(10, S(1)), (20, S(2)), (30, S(3))], 1).expect("a valid ring");
     let expanded = change(&join(&config, S(4), 1), Change::Expand { process: S(4), identifier: 15 }, 8);
