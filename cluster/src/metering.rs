@@ -1,7 +1,12 @@
 //! What processes tell about themselves in numbers, by the `metrics` facade: whoever runs the process chooses where the
 //! numbers go. In the cores there is none of it; shells count what passes through them.
 
-use metrics::{Counter, Gauge, counter, describe_counter, describe_gauge, gauge};
+use std::time::{Duration, Instant};
+
+use metrics::{
+    Counter, Gauge, Histogram, counter, describe_counter, describe_gauge, describe_histogram, gauge,
+    histogram,
+};
 
 use crate::{
     message::ProcessId,
@@ -42,13 +47,61 @@ const GAUGES: [(&str, &str); 12] = [
     ("carousel_transport_untaken_bytes", "Bytes sent to the peer on the lane that it has not taken yet"),
 ];
 
+/// How long things take, in seconds: their names end in `_seconds`. Whoever takes the numbers chooses the buckets.
+const HISTOGRAMS: [(&str, &str); 3] = [
+    ("carousel_router_log_sync_seconds", "Seconds to write and sync what was appended to the log together"),
+    (
+        "carousel_process_step_seconds",
+        "Seconds that the router or storage process took for an input: what it did, and what held it up",
+    ),
+    ("carousel_scan_revolution_seconds", "Seconds of a revolution, from when an operation rode"),
+];
+
 /// Says what all these numbers mean, to whoever takes them.
 pub fn describe() {
+    for (name, meaning) in HISTOGRAMS {
+        describe_histogram!(name, meaning);
+    }
     for (name, meaning) in COUNTERS {
         describe_counter!(name, meaning);
     }
     for (name, meaning) in GAUGES {
         describe_gauge!(name, meaning);
+    }
+}
+
+/// How long a process takes over its inputs, one by one: it does nothing else meanwhile.
+pub(crate) struct StepMeter(Histogram);
+
+impl StepMeter {
+    pub(crate) fn new(id: ProcessId) -> StepMeter {
+        StepMeter(histogram!("carousel_process_step_seconds", "process" => id.to_string()))
+    }
+
+    /// It takes an input; what is returned is called when it is done with that.
+    pub(crate) fn begin(&self) -> impl FnOnce() {
+        let began = Instant::now();
+        move || self.0.record(began.elapsed().as_secs_f64())
+    }
+}
+
+/// How long the disk of a router takes.
+pub(crate) struct LogMeter(Histogram);
+
+impl LogMeter {
+    pub(crate) fn new(id: ProcessId) -> LogMeter {
+        LogMeter(histogram!("carousel_router_log_sync_seconds", "process" => id.to_string()))
+    }
+
+    /// Numbers that nobody takes.
+    #[cfg(test)]
+    pub(crate) fn noop() -> LogMeter {
+        LogMeter(Histogram::noop())
+    }
+
+    /// What was appended together has been written and synced.
+    pub(crate) fn synced(&self, time: Duration) {
+        self.0.record(time.as_secs_f64());
     }
 }
 
@@ -180,6 +233,9 @@ impl StorageMeter {
 pub(crate) struct ScanMeter {
     revolutions: Total,
     reported: Option<u64>,
+    seconds: Histogram,
+    /// When the revolution has begun that is under way, or the first operation has come aboard.
+    began: Option<Instant>,
     riders: Gauge,
     segments: Gauge,
 }
@@ -191,6 +247,8 @@ impl ScanMeter {
         ScanMeter {
             revolutions: Total::of(counter!("carousel_scan_revolutions_total", "thread" => thread())),
             reported: None,
+            seconds: histogram!("carousel_scan_revolution_seconds", "thread" => thread()),
+            began: None,
             riders: gauge!("carousel_scan_riders", "thread" => thread()),
             segments: gauge!("carousel_scan_segments", "thread" => thread()),
         }
@@ -200,6 +258,13 @@ impl ScanMeter {
     pub(crate) fn report(&mut self, revolutions: u64, riders: usize, segments: impl FnOnce() -> usize) {
         if self.reported.replace(revolutions) != Some(revolutions) {
             self.segments.set(segments() as f64);
+            if let Some(began) = self.began.take() {
+                self.seconds.record(began.elapsed().as_secs_f64());
+            }
+        }
+        match riders {
+            0 => self.began = None,
+            _ => drop(self.began.get_or_insert_with(Instant::now)),
         }
         self.revolutions.reach(revolutions);
         self.riders.set(riders as f64);

@@ -8,8 +8,8 @@ use metrics::{
     histogram,
 };
 
-/// The name of the statements' durations, for whoever chooses the buckets of the histogram.
-pub const STATEMENT_SECONDS: &str = "carousel_frontend_statement_seconds";
+/// The name of the statements' durations.
+const STATEMENT_SECONDS: &str = "carousel_frontend_statement_seconds";
 
 /// The first words of command tags that are told apart; all others are `other`.
 const KINDS: [&str; 5] = ["SELECT", "INSERT", "UPDATE", "DELETE", "COPY"];

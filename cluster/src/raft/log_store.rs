@@ -23,6 +23,7 @@ use super::{ConsensusError, Entry, LogId, TypeConfig, Vote};
 #[cfg(test)]
 use crate::wal::simulated;
 use crate::{
+    metering::LogMeter,
     router::mseq::Command,
     wal::{Durability, Wal, WalError},
     wire::form,
@@ -113,7 +114,7 @@ pub(crate) struct LogStore {
 
 impl LogStore {
     /// Opens or creates the log.
-    pub(super) async fn open(durability: Durability) -> Result<Self, ConsensusError> {
+    pub(super) async fn open(durability: Durability, meter: LogMeter) -> Result<Self, ConsensusError> {
         let Durability::Disk { directory, limits } = durability else {
             return Ok(LogStore { state: Arc::default(), wal: None, disk: watch::Sender::default() });
         };
@@ -121,7 +122,7 @@ impl LogStore {
         let open = Wal::open;
         #[cfg(test)]
         let open = if simulated::is_used() { Wal::open_simulated } else { Wal::open };
-        let opened = tokio::task::spawn_blocking(move || open(&directory, limits)).await;
+        let opened = tokio::task::spawn_blocking(move || open(&directory, limits, meter)).await;
         let (wal, recovered) = opened.map_err(|_| WalError::Closed("shutting down".into()))??;
         let metadata = match recovered.metadata {
             Some(bytes) => postcard::from_bytes(&bytes)
@@ -510,14 +511,14 @@ mod tests {
     async fn a_snapshot_stands_for_an_end_of_the_log_of_a_later_term() {
         let directory = tempfile::tempdir().expect("a directory");
         let durability = Durability::Disk { directory: directory.path().into(), limits: Default::default() };
-        let mut store = LogStore::open(durability.clone()).await.expect("opens");
+        let mut store = LogStore::open(durability.clone(), LogMeter::noop()).await.expect("opens");
         append(&mut store, 0..11).await;
         let earlier = |index| LogId { leader_id: super::super::LeaderId { term: 0, node_id: 1 }, index };
         store.begin_behind(earlier(5)).await.expect("nothing to do");
         assert_eq!(store.get_log_state().await.expect("state").last_log_id, Some(log_id(10)));
         store.begin_behind(earlier(20)).await.expect("purges");
         store.close().await;
-        let mut store = LogStore::open(durability).await.expect("opens");
+        let mut store = LogStore::open(durability, LogMeter::noop()).await.expect("opens");
         let state = store.get_log_state().await.expect("state");
         assert_eq!((state.last_purged_log_id, state.last_log_id), (Some(earlier(20)), Some(earlier(20))));
         append(&mut store, 21..23).await;
@@ -539,7 +540,7 @@ mod tests {
     async fn survives_a_restart_with_truncation_and_purge() {
         let directory = tempfile::tempdir().expect("a directory");
         let durability = Durability::Disk { directory: directory.path().into(), limits: Default::default() };
-        let mut store = LogStore::open(durability.clone()).await.expect("opens");
+        let mut store = LogStore::open(durability.clone(), LogMeter::noop()).await.expect("opens");
         append(&mut store, 0..10).await;
         store.truncate_after(Some(log_id(6))).await.expect("truncates");
         append(&mut store, 7..9).await;
@@ -548,7 +549,7 @@ mod tests {
         store.save_vote(&vote).await.expect("saves");
         store.close().await;
 
-        let mut store = LogStore::open(durability).await.expect("opens");
+        let mut store = LogStore::open(durability, LogMeter::noop()).await.expect("opens");
         let state = store.get_log_state().await.expect("state");
         assert_eq!((state.last_purged_log_id, state.last_log_id), (Some(log_id(2)), Some(log_id(8))));
         assert_eq!(store.read_vote().await.expect("vote"), Some(vote));
@@ -569,7 +570,7 @@ mod tests {
     async fn who_looks_for_memberships_holds_no_commands() {
         let directory = tempfile::tempdir().expect("a directory");
         let durability = Durability::Disk { directory: directory.path().into(), limits: Default::default() };
-        let mut store = LogStore::open(durability).await.expect("opens");
+        let mut store = LogStore::open(durability, LogMeter::noop()).await.expect("opens");
         append(&mut store, 0..10).await;
         let payload = EntryPayload::Membership(Default::default());
         let (signal, _flushed) = TypeConfig::oneshot();
@@ -588,7 +589,7 @@ mod tests {
     async fn a_snapshot_or_votes_that_are_missing_are_missed() {
         let directory = tempfile::tempdir().expect("a directory");
         let durability = Durability::Disk { directory: directory.path().into(), limits: Default::default() };
-        let mut store = LogStore::open(durability).await.expect("opens");
+        let mut store = LogStore::open(durability, LogMeter::noop()).await.expect("opens");
         assert!(store.check(None).is_ok());
         append(&mut store, 0..10).await;
         let refused = |store: &LogStore, applied| store.check(applied).expect_err("it is missed").to_string();
@@ -607,7 +608,7 @@ mod tests {
     async fn others_hear_of_a_membership_when_it_is_on_disk() {
         let directory = tempfile::tempdir().expect("a directory");
         let durability = Durability::Disk { directory: directory.path().into(), limits: Default::default() };
-        let mut store = LogStore::open(durability).await.expect("opens");
+        let mut store = LogStore::open(durability, LogMeter::noop()).await.expect("opens");
         for index in 0..20 {
             let payload = EntryPayload::Membership(Default::default());
             let (signal, _flushed) = TypeConfig::oneshot();

@@ -37,6 +37,7 @@ use tokio::{
 use crate::{
     config::Config as RingConfig,
     message::ProcessId,
+    metering::LogMeter,
     network::Network,
     planted::{Bug, planted},
     router::mseq::{Batch, Learned, MSeq},
@@ -206,7 +207,7 @@ impl Consensus {
             Durability::Disk { directory, .. } => Some(directory.clone()),
             Durability::Memory => None,
         };
-        let mut log = LogStore::open(durability).await?;
+        let mut log = LogStore::open(durability, LogMeter::new(process)).await?;
         let machine = StateMachine::open(directory, log.wal(), MSeq::new(config), events.clone())?;
         let failed = |error: io::Error| ConsensusError::State(error.to_string());
         log.check(machine.applied())?;

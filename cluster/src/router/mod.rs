@@ -47,7 +47,7 @@ use crate::{
     clock::Clock,
     config::Config,
     message::ProcessId,
-    metering::RouterMeter,
+    metering::{RouterMeter, StepMeter},
     network::{Endpoint, Lane, Network, Sender, TrySendError},
     raft::{Consensus, Event, ProposeError, Registrar, RouterRequest},
     routers::removed,
@@ -335,6 +335,7 @@ impl Router {
         self.meter.knows(self.consensus.first());
         let mut known = network.known_routers();
         known.mark_changed();
+        let steps = StepMeter::new(id);
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut looks = tokio::time::interval(Duration::from_millis(room::LOOK_MS));
@@ -425,6 +426,7 @@ impl Router {
                     None => break End::Replaced,
                 },
             };
+            let done = steps.begin();
             #[cfg(test)]
             under_turmoil::heard(id, &input);
             if let Input::Leader(_) | Input::Follower(_) = input {
@@ -439,6 +441,7 @@ impl Router {
                 self.led = begins;
             }
             self.execute(input);
+            done();
         };
         self.meter.follows();
         self.meter.streams(0);

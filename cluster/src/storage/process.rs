@@ -33,7 +33,7 @@ use crate::{
     config::Config,
     data_dir::{directory_number, next_incarnation, write_number},
     message::{Incarnation, ProcessId},
-    metering::StorageMeter,
+    metering::{StepMeter, StorageMeter},
     network::{Endpoint, Network, Starting},
     outbox::Outbox,
     payload::PayloadStore,
@@ -295,7 +295,7 @@ impl Storage {
         let mut clock = Clock::begin();
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        let mut meter = StorageMeter::new(self.outbox.id());
+        let (mut meter, steps) = (StorageMeter::new(self.outbox.id()), StepMeter::new(self.outbox.id()));
         let mut config = self.node.config().clone();
         self.network.learn(&config);
         let mut known = self.network.known_routers();
@@ -326,6 +326,7 @@ impl Storage {
                 Some(event) = inputs.payload_events.recv() => Input::Payload(event),
                 Some(process) = inputs.unreachable.recv() => Input::Unreachable(process),
             };
+            let done = steps.begin();
             if let Input::Received { wire: Wire::Rows { chunk, .. }, .. } = &input {
                 meter.moved(chunk.rows.len());
             }
@@ -354,6 +355,7 @@ impl Storage {
                 *known = now;
                 changed
             });
+            done();
         }
         let (is_outdated, begins_anew) = (self.node.is_outdated(), self.node.begins_anew());
         match self.node.stopped() {

@@ -12,8 +12,8 @@ use crate::{
     routers::{Edition, Routers},
 };
 
-/// Version of everything that travels: of frames, greetings and messages.
-pub const PROTOCOL: u16 = 34;
+/// Version of everything that travels: of frames, greetings and messages, and of who gets these.
+pub const PROTOCOL: u16 = 35;
 const MAGIC: [u8; 4] = *b"CRSL";
 
 /// What whoever has connected says first.

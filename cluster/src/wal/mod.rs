@@ -24,7 +24,7 @@ use std::{
         mpsc,
     },
     thread::JoinHandle,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use bytes::Bytes;
@@ -41,7 +41,10 @@ pub use segments::Limits;
 use segments::{Purged, Segments};
 use spare::{GoesOn, Spare};
 
-use crate::planted::{Bug, planted};
+use crate::{
+    metering::LogMeter,
+    planted::{Bug, planted},
+};
 
 /// Something is kept for later where so many times its length is free.
 const PLENTY: u64 = 8;
@@ -180,8 +183,12 @@ pub(crate) struct Recovered {
 
 impl Wal {
     /// Opens or creates the log in a directory. Blocking. A directory that another process or router uses is an error.
-    pub(crate) fn open(directory: &Path, limits: Limits) -> Result<(Wal, Recovered), WalError> {
-        Wal::open_with(directory, limits, |writer, queue, lock| {
+    pub(crate) fn open(
+        directory: &Path,
+        limits: Limits,
+        meter: LogMeter,
+    ) -> Result<(Wal, Recovered), WalError> {
+        Wal::open_with(directory, limits, meter, |writer, queue, lock| {
             let thread = std::thread::Builder::new().name("router-log".into());
             let run = move || {
                 writer.run(queue);
@@ -194,8 +201,12 @@ impl Wal {
     /// Like [`Wal::open`], with a task of the caller's runtime in place of the thread. The directory is free again when
     /// that runtime has ended.
     #[cfg(test)]
-    pub(crate) fn open_simulated(directory: &Path, limits: Limits) -> Result<(Wal, Recovered), WalError> {
-        Wal::open_with(directory, limits, |writer, queue, lock| {
+    pub(crate) fn open_simulated(
+        directory: &Path,
+        limits: Limits,
+        meter: LogMeter,
+    ) -> Result<(Wal, Recovered), WalError> {
+        Wal::open_with(directory, limits, meter, |writer, queue, lock| {
             tokio::spawn(simulated::run(writer, queue, lock));
             Ok(None)
         })
@@ -204,6 +215,7 @@ impl Wal {
     fn open_with(
         directory: &Path,
         limits: Limits,
+        meter: LogMeter,
         start: impl FnOnce(Writer, mpsc::Receiver<Job>, File) -> io::Result<Option<JoinHandle<()>>>,
     ) -> Result<(Wal, Recovered), WalError> {
         make_directory(directory)?;
@@ -229,6 +241,7 @@ impl Wal {
             metadata_path,
             ballast,
             abandoned: abandoned.clone(),
+            meter,
             failed: None,
             purging: None,
             beside: None,
@@ -373,6 +386,7 @@ struct Writer {
     metadata_path: PathBuf,
     ballast: Ballast,
     abandoned: Arc<AtomicBool>,
+    meter: LogMeter,
     failed: Option<Arc<str>>,
     /// Records up to this index may go.
     purging: Option<u64>,
@@ -543,6 +557,7 @@ impl Writer {
     }
 
     fn append(&mut self, group: &[Append]) -> Result<(), WalError> {
+        let began = Instant::now();
         for (records, _) in group {
             let mut rest = &records[..];
             loop {
@@ -560,6 +575,7 @@ impl Writer {
             file.sync_data()?;
             self.segments.write().synced(length);
         }
+        self.meter.synced(began.elapsed());
         Ok(())
     }
 
@@ -640,9 +656,13 @@ mod tests {
     #[tokio::test]
     async fn appends_are_durable_and_ordered_with_the_other_calls() {
         let directory = tempfile::tempdir().expect("a directory");
-        let (wal, recovered) = Wal::open(directory.path(), Limits::default()).expect("opens");
+        let (wal, recovered) =
+            Wal::open(directory.path(), Limits::default(), LogMeter::noop()).expect("opens");
         assert!(recovered.range.is_none() && recovered.metadata.is_none());
-        assert!(Wal::open(directory.path(), Limits::default()).is_err(), "one user at a time");
+        assert!(
+            Wal::open(directory.path(), Limits::default(), LogMeter::noop()).is_err(),
+            "one user at a time"
+        );
         wal.append(vec![record(1), record(2)], |result| result.expect("appended"));
         wal.append(vec![record(3)], |result| result.expect("appended"));
         wal.truncate(3).await.expect("truncates");
@@ -651,14 +671,15 @@ mod tests {
         assert_eq!(wal.read(2..100, u64::MAX).await.expect("reads"), vec![record(2), record(3), record(4)]);
         assert_eq!(wal.read(2..100, 1).await.expect("reads"), vec![record(2)]);
         drop(wal);
-        let (wal, recovered) = Wal::open(directory.path(), Limits::default()).expect("opens");
+        let (wal, recovered) =
+            Wal::open(directory.path(), Limits::default(), LogMeter::noop()).expect("opens");
         assert_eq!(recovered.range, Some(1..5));
         assert_eq!(recovered.metadata.as_deref(), Some(&b"vote"[..]));
         wal.abandon();
         wal.append(vec![record(5)], |result| assert!(matches!(result, Err(WalError::Closed(_)))));
         assert!(wal.truncate(1).await.is_err());
         drop(wal);
-        let (_, recovered) = Wal::open(directory.path(), Limits::default()).expect("opens");
+        let (_, recovered) = Wal::open(directory.path(), Limits::default(), LogMeter::noop()).expect("opens");
         assert_eq!(recovered.range, Some(1..5));
     }
 
@@ -672,7 +693,7 @@ mod tests {
     async fn segments_are_used_again_and_made_before_they_are_needed() {
         let directory = tempfile::tempdir().expect("a directory");
         let limits = Limits { segment_bytes: 1000, ..Limits::default() };
-        let (wal, _) = Wal::open(directory.path(), limits.clone()).expect("opens");
+        let (wal, _) = Wal::open(directory.path(), limits.clone(), LogMeter::noop()).expect("opens");
         let mut next = 1;
         let mut append = async |until: &dyn Fn() -> bool, purges: bool| {
             let begin = std::time::Instant::now();
@@ -701,7 +722,7 @@ mod tests {
         let end = append(&|| true, false).await;
         drop(wal);
         assert!(files(directory.path(), "spare") <= spare::MOST);
-        let (wal, recovered) = Wal::open(directory.path(), limits).expect("opens");
+        let (wal, recovered) = Wal::open(directory.path(), limits, LogMeter::noop()).expect("opens");
         let range = recovered.range.expect("there are records");
         assert_eq!(range.end, end);
         let read = wal.read(range.clone(), u64::MAX).await.expect("reads");
@@ -714,7 +735,7 @@ mod tests {
     async fn nothing_is_written_after_an_error() {
         let directory = tempfile::tempdir().expect("a directory");
         let limits = Limits { log_bytes: Some(60), ..Limits::default() };
-        let (wal, _) = Wal::open(directory.path(), limits).expect("opens");
+        let (wal, _) = Wal::open(directory.path(), limits, LogMeter::noop()).expect("opens");
         let (sent, outcomes) = mpsc::channel();
         for record in [record(1), (2, Bytes::from(vec![0; 100])), record(3)] {
             let sent = sent.clone();
@@ -726,7 +747,7 @@ mod tests {
             assert_eq!(outcome, wal.save_metadata(Bytes::new()).await.is_ok());
         }
         drop(wal);
-        let (_, recovered) = Wal::open(directory.path(), Limits::default()).expect("opens");
+        let (_, recovered) = Wal::open(directory.path(), Limits::default(), LogMeter::noop()).expect("opens");
         assert_eq!(recovered.range, Some(1..2));
     }
 }

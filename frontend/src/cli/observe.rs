@@ -11,11 +11,13 @@ use serde::{Deserialize, Serialize};
 use tracing_subscriber::EnvFilter;
 
 use super::failure::Failure;
-use crate::metering::{STATEMENT_SECONDS, describe};
+use crate::metering::describe;
 
-/// Upper bounds of the buckets in which durations of statements are counted.
-const SECONDS: [f64; 16] =
-    [0.0005, 0.001, 0.002, 0.003, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0];
+/// Upper bounds of the buckets in which durations are counted.
+const SECONDS: [f64; 18] = [
+    0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.003, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0,
+    10.0,
+];
 
 /// The form of the log's lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
@@ -95,8 +97,8 @@ pub fn metrics_address(text: &str) -> Result<SocketAddr, Failure> {
 /// # Errors
 /// A setup failure when it is not possible to listen there.
 pub fn serve_metrics(address: SocketAddr) -> Result<(), Failure> {
-    let statements = Matcher::Full(STATEMENT_SECONDS.to_owned());
-    let builder = PrometheusBuilder::new().set_buckets_for_metric(statements, &SECONDS);
+    let durations = Matcher::Suffix("_seconds".to_owned());
+    let builder = PrometheusBuilder::new().set_buckets_for_metric(durations, &SECONDS);
     builder.and_then(|builder| builder.with_http_listener(address).install()).map_err(|error| {
         let mut text = error.to_string();
         let mut source = std::error::Error::source(&error);

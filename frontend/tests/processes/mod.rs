@@ -587,12 +587,22 @@ fn separate_processes_lose_nothing_and_keep_strangers_out() {
         ("s1", "carousel_storage_executed_ts"),
         ("s1", "carousel_storage_memory_bytes"),
         ("s1", "carousel_scan_revolutions_total"),
+        ("r1", "carousel_router_log_sync_seconds_bucket{process=\"r1\",le=\"0.0001\"}"),
+        ("r1", "carousel_process_step_seconds_count{process=\"r1\"}"),
+        ("s1", "carousel_process_step_seconds_count{process=\"s1\"}"),
+        ("s1", "carousel_scan_revolution_seconds_bucket{thread=\"s1 scan 1\""),
         ("c1", "carousel_transport_received_bytes_total"),
         ("c1", "carousel_frontend_statement_seconds_bucket{kind=\"select\""),
         ("c1", "carousel_frontend_sessions"),
     ] {
         let text = cluster.metrics(name);
         assert!(text.contains(metric), "{name} has no {metric}:\n{text}");
+    }
+    let told = ["r1", "s1", "c1"].map(|name| cluster.metrics(name)).concat();
+    let dashboard = include_str!("../../../docker/grafana/carousel.json");
+    let metrics = dashboard.split(|c: char| !c.is_ascii_lowercase() && c != '_');
+    for metric in metrics.filter(|word| word.starts_with("carousel_")) {
+        assert!(told.contains(&format!("\n{metric}")), "the dashboard shows {metric}, which nobody tells");
     }
     let json = cluster.processes["r1"].log.expect(&["\"level\":\"INFO\"", "\"message\":\"connected\""]);
     assert!(json.starts_with('{') && json.ends_with('}'), "{json}");
