@@ -206,6 +206,10 @@ impl Planner<'_> {
         if ty == Type::Interval {
             return unsupported("a column of type interval");
         }
+        if ty == Type::Char(0) {
+            // Columns keep no blanks at the end, which those of this type would have.
+            return unsupported("a column of type bpchar without a length");
+        }
         let mut nullable: Option<bool> = None;
         let mut default = None;
         for ast::ColumnOptionDef { name: constraint, option } in options {

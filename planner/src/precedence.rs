@@ -4,9 +4,14 @@
 //! `a IS DISTINCT FROM (b AND c)`. What was written in parentheses is an [`Expr::Nested`], so a right side that is
 //! an AND or an OR without them was never meant to be one operand; such trees are regrouped.
 
-use std::ops::ControlFlow;
+//!
+//! And gives `t.user` back to the columns: to sqlparser a key word that stands for a call is one behind a point, too.
 
-use sqlparser::ast::{BinaryOperator, Expr, UnaryOperator, VisitMut, VisitorMut};
+use std::{mem, ops::ControlFlow};
+
+use sqlparser::ast::{
+    BinaryOperator, Expr, Function, FunctionArguments, ObjectNamePart, UnaryOperator, VisitMut, VisitorMut,
+};
 
 /// Regroups every expression in a syntax tree.
 pub(crate) fn regroup(tree: &mut impl VisitMut) {
@@ -20,6 +25,11 @@ impl VisitorMut for Regroup {
     type Break = ();
 
     fn post_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<()> {
+        if let Expr::Function(function) = expr
+            && let Some(column) = column(function)
+        {
+            *expr = column;
+        }
         // Operands have been regrouped already, so only an operator that binds less than this one can be misplaced,
         // and it is at the top of an operand.
         while is_misplaced(expr) {
@@ -27,6 +37,19 @@ impl VisitorMut for Regroup {
         }
         ControlFlow::Continue(())
     }
+}
+
+/// The column that a call without parentheses and with a qualified name is.
+fn column(function: &mut Function) -> Option<Expr> {
+    let is_column = matches!(function.args, FunctionArguments::None)
+        && function.name.0.len() > 1
+        && function.name.0.iter().all(|part| matches!(part, ObjectNamePart::Identifier(_)));
+    let parts = is_column.then(|| mem::take(&mut function.name.0))?;
+    let ident = |part| match part {
+        ObjectNamePart::Identifier(ident) => Some(ident),
+        ObjectNamePart::Function(_) => None,
+    };
+    Some(Expr::CompoundIdentifier(parts.into_iter().filter_map(ident).collect()))
 }
 
 /// Whether the last operand of the operator at the top is an operator that binds less.

@@ -111,7 +111,9 @@ fn internal(name: &str, modifiers: &[String]) -> Option<Type> {
         _ => return None,
     };
     match (name, length) {
-        ("bpchar" | "character" | "char", length) => Some(Type::Char(length.unwrap_or(1))),
+        // Without a length it is of any, other than `char`, which the grammar knows; and the type that PostgreSQL's catalog
+        // calls "char" is another one.
+        ("bpchar", length) => Some(Type::Char(length.unwrap_or(0))),
         ("varchar", length) => Some(Type::Varchar(length)),
         ("bool" | "boolean", None) => Some(Type::Bool),
         ("int2" | "smallint", None) => Some(Type::Int2),
@@ -141,6 +143,7 @@ fn is_postgres_type(name: &str) -> bool {
         "serial8",
         "smallserial",
         "bigserial",
+        "char",
         "json",
         "jsonb",
         "xml",

@@ -172,7 +172,11 @@ pub fn resolve(name: &str, args: &[ArgType]) -> Result<Resolved> {
             let operand = comparison_type("=", &args[0], &args[1])?;
             // The result has the first argument's own type; both are compared in the operand type.
             let returns = if args[0].known().is_some_and(|ty| same(ty, &operand)) {
-                text_of_unknown(&args[0])
+                match text_of_unknown(&args[0]) {
+                    // There is no comparison of this type's own.
+                    Type::Varchar(_) => Type::Text,
+                    own => own,
+                }
             } else {
                 operand.clone()
             };
