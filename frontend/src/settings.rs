@@ -13,6 +13,8 @@ const MAX_CUSTOM: usize = 256;
 enum Kind {
     /// SET is refused (55P02).
     Fixed,
+    /// A role: the session's own, or none where that is what it begins with. There are no others.
+    Role,
     /// Any text without effect inside the server.
     Text,
     /// A boolean.
@@ -184,6 +186,7 @@ const DEFINITIONS: &[Definition] = &[
         "Sets the maximum allowed duration of any wait for a lock; no statement waits for one.",
     ),
     setting("max_identifier_length", "63", Kind::Fixed, false, "Shows the maximum identifier length."),
+    setting("role", "none", Kind::Role, false, "Sets the current role."),
     setting("search_path", "\"$user\", public", Kind::SearchPath, false, "Sets the schema search order."),
     setting(
         "server_encoding",
@@ -194,7 +197,7 @@ const DEFINITIONS: &[Definition] = &[
     ),
     setting("server_version", SERVER_VERSION, Kind::Fixed, true, "Shows the server version."),
     setting("server_version_num", "150000", Kind::Fixed, false, "Shows the server version as an integer."),
-    setting("session_authorization", "", Kind::Fixed, true, "Shows the session user name."),
+    setting("session_authorization", "", Kind::Role, true, "Sets the session user name."),
     setting(
         "standard_conforming_strings",
         "on",
@@ -337,6 +340,15 @@ impl SessionSettings {
                 return Err(SqlError::new(
                     SqlState(*b"55P02"),
                     format!("parameter \"{name}\" cannot be changed"),
+                ));
+            }
+            (Some(Definition { kind: Kind::Role, .. }), Some(value))
+                if value != self.get("session_authorization")
+                    && self.initial.get(&key).is_none_or(|own| own != value) =>
+            {
+                return Err(SqlError::new(
+                    SqlState::INVALID_PARAMETER_VALUE,
+                    format!("role \"{value}\" does not exist"),
                 ));
             }
             (Some(definition), Some(value)) => Some(checked(definition, value)?),
@@ -482,7 +494,7 @@ fn not_built(definition: &Definition, value: &str) -> SqlError {
 fn checked(definition: &Definition, value: &str) -> Result<String> {
     let trimmed = value.trim();
     match &definition.kind {
-        Kind::Fixed | Kind::Text => {
+        Kind::Fixed | Kind::Role | Kind::Text => {
             // As PostgreSQL does, what is not printable ASCII is shown as a question mark.
             Ok(value.chars().map(|c| if (' '..='~').contains(&c) { c } else { '?' }).collect())
         }
@@ -694,6 +706,9 @@ mod tests {
         assert_eq!(set("extra_float_digits", "0").unwrap_err().code, SqlState::FEATURE_NOT_SUPPORTED);
         assert_eq!(set("extra_float_digits", "4").unwrap_err().code, SqlState::INVALID_PARAMETER_VALUE);
         assert_eq!(set("server_version", "1").unwrap_err().code, SqlState(*b"55P02"));
+        assert_eq!(set("role", "none").unwrap(), "none");
+        assert_eq!(set("role", "nobody").unwrap_err().code, SqlState::INVALID_PARAMETER_VALUE);
+        assert_eq!(set("session_authorization", "none").unwrap_err().code, SqlState::INVALID_PARAMETER_VALUE);
         assert_eq!(
             set("nonsense", "1").unwrap_err().message,
             "unrecognized configuration parameter \"nonsense\""

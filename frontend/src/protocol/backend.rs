@@ -191,9 +191,13 @@ impl Output {
         optional(b'H', error.hint.clone());
         optional(b'P', error.position.map(|p| p.to_string()));
         optional(b'W', error.context.clone());
-        // By the name of that function of PostgreSQL's drivers know that to prepare the statement again helps.
-        let is_outdated = error.message == CACHED_PLAN_CHANGED;
-        optional(b'R', is_outdated.then(|| "RevalidateCachedQuery".to_owned()));
+        // By the names of these functions of PostgreSQL's drivers know that to prepare the statement again helps.
+        let routine = match error.code {
+            _ if error.message == CACHED_PLAN_CHANGED => Some("RevalidateCachedQuery"),
+            SqlState::UNDEFINED_STATEMENT => Some("FetchPreparedStatement"),
+            _ => None,
+        };
+        optional(b'R', routine.map(str::to_owned));
         // As PostgreSQL does, an error that is about a table names its schema too.
         optional(b's', error.table.as_ref().map(|_| "public".to_owned()));
         optional(b't', error.table.clone());

@@ -240,9 +240,10 @@ impl Session<'_> {
         }
     }
 
+    /// Forgets all that have a name.
     pub(super) fn forget_statements(&mut self) {
-        self.statements.clear();
-        self.statements_bytes = 0;
+        self.statements.retain(|name, _| name.is_empty());
+        self.statements_bytes = self.statements.values().map(|prepared| prepared.bytes).sum();
     }
 
     /// A plan of the statement for the newest catalog; `None` when there is no statement.

@@ -456,7 +456,17 @@ async fn prepared_statements() {
     let answer = raw.query("execute s(41)").await;
     assert_eq!(&answer[1].body, b"\0\x01\0\0\0\x0242");
     assert_eq!(kinds(&raw.query("deallocate s").await), "CZ");
-    assert_eq!(raw.query("execute s(41)").await[0].field(b'C'), "26000");
+    let error = &raw.query("execute s(41)").await[0];
+    assert_eq!((error.field(b'C').as_str(), error.field(b'R').as_str()), ("26000", "FetchPreparedStatement"));
+    // That which has no name is not among all.
+    raw.send('P', &parse("", "select 1")).await;
+    raw.send('P', &parse("all", "deallocate all")).await;
+    raw.send('B', &bind("", "all")).await;
+    raw.send('E', &execute("", 0)).await;
+    raw.send('B', &bind("", "")).await;
+    raw.send('B', &bind("", "all")).await;
+    raw.send('S', b"").await;
+    assert_eq!(kinds(&raw.until('Z').await), "112C2EZ");
     assert_eq!(
         raw.query("prepare q(int) as select $1 * 2; execute q(4)").await[2].body,
         b"\0\x01\0\0\0\x018"
