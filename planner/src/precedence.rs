@@ -3,14 +3,13 @@
 //! sqlparser lets the right side of `IS DISTINCT FROM` reach as far as it can: `a IS DISTINCT FROM b AND c` comes out as
 //! `a IS DISTINCT FROM (b AND c)`. What was written in parentheses is an [`Expr::Nested`], so a right side that is
 //! an AND or an OR without them was never meant to be one operand; such trees are regrouped.
-
 //!
 //! And gives `t.user` back to the columns: to sqlparser a key word that stands for a call is one behind a point, too.
 
-use std::{mem, ops::ControlFlow};
+use std::ops::ControlFlow;
 
 use sqlparser::ast::{
-    BinaryOperator, Expr, Function, FunctionArguments, ObjectNamePart, UnaryOperator, VisitMut, VisitorMut,
+    BinaryOperator, Expr, Function, FunctionArguments, UnaryOperator, VisitMut, VisitorMut,
 };
 
 /// Regroups every expression in a syntax tree.
@@ -40,16 +39,13 @@ impl VisitorMut for Regroup {
 }
 
 /// The column that a call without parentheses and with a qualified name is.
-fn column(function: &mut Function) -> Option<Expr> {
-    let is_column = matches!(function.args, FunctionArguments::None)
-        && function.name.0.len() > 1
-        && function.name.0.iter().all(|part| matches!(part, ObjectNamePart::Identifier(_)));
-    let parts = is_column.then(|| mem::take(&mut function.name.0))?;
-    let ident = |part| match part {
-        ObjectNamePart::Identifier(ident) => Some(ident),
-        ObjectNamePart::Function(_) => None,
-    };
-    Some(Expr::CompoundIdentifier(parts.into_iter().filter_map(ident).collect()))
+fn column(function: &Function) -> Option<Expr> {
+    let parts = &function.name.0;
+    if !matches!(function.args, FunctionArguments::None) || parts.len() < 2 {
+        return None;
+    }
+    let idents: Option<Vec<_>> = parts.iter().map(|part| part.as_ident().cloned()).collect();
+    idents.map(Expr::CompoundIdentifier)
 }
 
 /// Whether the last operand of the operator at the top is an operator that binds less.
