@@ -83,6 +83,9 @@ const READ_WINDOW: u32 = 8;
 const CHECKPOINT_WINDOW: u32 = 1;
 /// Cancellations that are remembered until their message is delivered.
 const REMEMBERED_CANCELLATIONS: usize = 4096;
+/// A process that has restarted does not believe before that it has executed all that was ordered meanwhile. When the routers
+/// have restarted as well they learn it again little by little, and all that they know of may have been executed early.
+const SEEMS_DONE_MS: u64 = 5_000;
 /// Who has not run for so long was suspended, or the machine was.
 const PAUSE_MS: u64 = 5_000;
 
@@ -196,6 +199,8 @@ pub struct Core {
     logged: u64,
     /// From a restart until all that was ordered meanwhile has been executed: the others have voted long ago.
     catching_up: bool,
+    /// Since when all that is known to be ordered has been executed at some time.
+    seemed_done_ms: Option<u64>,
     /// Where this life began.
     recovered: Ts,
     /// Writes whose votes are to be asked for.
@@ -294,6 +299,7 @@ impl Core {
             payloads: recovered.payloads.into_iter().map(|(ts, id, holders)| (ts, (id, holders))).collect(),
             logged: 0,
             catching_up: true,
+            seemed_done_ms: None,
             recovered: recovered.ts,
             questions: Vec::new(),
             basic: BasicReads::default(),
@@ -1001,9 +1007,16 @@ impl Core {
         self.leave();
         self.make_up_by_itself();
         self.ask_durable();
-        if self.executed() == self.frontier && self.frontier > self.recovered {
-            self.catching_up = false;
+        if self.catching_up && self.executed() == self.frontier && self.frontier > self.recovered {
+            let since = *self.seemed_done_ms.get_or_insert(now_ms);
+            self.catching_up = now_ms < since + SEEMS_DONE_MS;
         }
+    }
+
+    /// It has been running for long, as far as votes are concerned.
+    #[cfg(test)]
+    pub(crate) fn end_catching_up(&mut self) {
+        self.catching_up = false;
     }
 
     fn executed(&self) -> Ts {

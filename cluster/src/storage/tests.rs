@@ -71,6 +71,7 @@ impl Scene {
         }
         for number in 1..=processes {
             scene.handle(number, Event::Tick(1));
+            scene.cores.get_mut(&number).expect("it runs").end_catching_up();
         }
         scene.trace.clear();
         scene
@@ -422,6 +423,31 @@ fn a_restarted_replica_asks_for_votes_and_never_for_a_new_computation() {
          s1 decides ts=2 Commit
          s1 -> c1 ts=2 done a=1",
     );
+}
+
+#[test]
+fn votes_are_asked_for_at_once_while_routers_learn_again_what_was_ordered() {
+    let mut scene = Scene::behind_a_write();
+    scene.start(1, Recovered::default());
+    scene.wires.clear();
+    scene.deliver(1, 1, Body::Ddl(Ddl::CreateTable { schema: Arc::new(schema()), if_not_exists: false }));
+    // All that the routers know of has been executed: they have restarted, too.
+    scene.handle(1, Event::Tick(100));
+    scene.trace.clear();
+    scene.write(1, 2);
+    scene.check(
+        "s1 submits ts=2 undecided
+         s1 -> s2 asks for votes ts=2 b",
+    );
+    scene.arrive();
+    scene.executed(1, 2, Ok(1));
+    scene.arrive();
+    // Others that have run all the while vote by themselves.
+    scene.handle(1, Event::Tick(4000));
+    scene.handle(1, Event::Tick(8000));
+    scene.trace.clear();
+    scene.write(1, 3);
+    scene.check("s1 submits ts=3 undecided");
 }
 
 #[test]
