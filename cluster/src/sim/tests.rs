@@ -121,7 +121,7 @@ const PLANTED: [(Bug, u64); 19] = [
     (Bug::LeaderForgotten, 1000),
     (Bug::StagedForAnotherConfig, 20),
     (Bug::LostDirectoryTrusted, 100),
-    (Bug::FirstMeetingUntold, 50),
+    (Bug::FirstMeetingUntold, 200),
 ];
 
 #[test]
