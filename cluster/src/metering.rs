@@ -32,7 +32,7 @@ const COUNTERS: [(&str, &str); 12] = [
 ];
 
 /// What goes up and down.
-const GAUGES: [(&str, &str); 12] = [
+const GAUGES: [(&str, &str); 13] = [
     ("carousel_mseq_ts", "Ts of the last message that the router has learned to be ordered"),
     ("carousel_router_leading", "Whether the router leads"),
     ("carousel_router_streams", "Processes to which the router delivers"),
@@ -41,6 +41,7 @@ const GAUGES: [(&str, &str); 12] = [
     ("carousel_storage_durable_ts", "Ts of the last durable checkpoint that others may count on"),
     ("carousel_storage_memory_bytes", "Bytes that count against the memory limit"),
     ("carousel_storage_logged_bytes", "Bytes of messages since the last checkpoint"),
+    ("carousel_storage_staged_bytes", "Bytes of staged rows since the last checkpoint"),
     ("carousel_storage_pending_operations", "Deliveries that wait for their turn"),
     ("carousel_scan_riders", "Operations that ride the shared scan"),
     ("carousel_scan_segments", "Segments that have rows: many small ones make revolutions long"),
@@ -182,6 +183,7 @@ pub(crate) struct StorageMeter {
     durable: Gauge,
     memory: Gauge,
     logged: Gauge,
+    staged: Gauge,
     pending: Gauge,
     failed_checkpoints: Total,
     checkpoints: Counter,
@@ -198,6 +200,7 @@ impl StorageMeter {
             durable: gauge!("carousel_storage_durable_ts", "process" => process()),
             memory: gauge!("carousel_storage_memory_bytes", "process" => process()),
             logged: gauge!("carousel_storage_logged_bytes", "process" => process()),
+            staged: gauge!("carousel_storage_staged_bytes", "process" => process()),
             pending: gauge!("carousel_storage_pending_operations", "process" => process()),
             failed_checkpoints: Total::of(
                 counter!("carousel_storage_failed_checkpoints_total", "process" => process()),
@@ -220,6 +223,7 @@ impl StorageMeter {
         self.durable.set(marks.durable.0 as f64);
         self.memory.set(marks.memory as f64);
         self.logged.set(progress.logged as f64);
+        self.staged.set(progress.staged as f64);
         self.pending.set(pending as f64);
         self.failed_checkpoints.reach(progress.failed_checkpoints);
         // The first is what was recovered.

@@ -341,6 +341,8 @@ pub enum Wire {
         durable: Ts,
         /// Bytes of messages since its last checkpoint.
         logged: u64,
+        /// Bytes of staged rows since its last checkpoint.
+        staged: u64,
         /// Whether it is writing a checkpoint, other than of rows that are still to be received.
         checkpointing: bool,
         /// Parts that are being received because of keyspace messages, with how much has come of each.

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     aggregate::{AggregateCall, Group},
+    array::size_of_cells,
     error::SqlError,
     expr::{EvalContext, Expr},
     few::Few,
@@ -178,6 +179,11 @@ impl RowBatch {
     pub fn empty() -> RowBatch {
         let rows = RecordBatch::new_empty(Arc::new(Schema::empty()));
         RowBatch { rows, positions: Vec::new(), ordinals: Vec::new() }
+    }
+
+    /// Bytes of its cells, and of what comes with each row.
+    pub fn size(&self) -> u64 {
+        size_of_cells(&self.rows) + 16 * self.positions.len() as u64
     }
 }
 

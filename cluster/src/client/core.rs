@@ -760,6 +760,7 @@ impl Core {
                 reached,
                 durable,
                 logged,
+                staged,
                 checkpointing,
                 receiving,
                 lags,
@@ -776,6 +777,8 @@ impl Core {
                         loadings,
                         durable,
                         logged,
+                        staged,
+                        used,
                         checkpointing,
                         disk,
                     };

@@ -618,27 +618,14 @@ fn a_configuration_message_ends_with_its_outcome() {
 #[test]
 fn a_read_that_an_earlier_life_of_a_storage_process_owes_is_asked_again() {
     let s1 = ProcessId::storage(1);
-    let memory = |incarnation| Wire::Memory {
-        reached: Ts::ZERO,
-        durable: Ts::ZERO,
-        disk: Default::default(),
-        unreached: Vec::new(),
-        incarnation,
-        used: 0,
-        limit: None,
-        lags: false,
-        logged: 0,
-        checkpointing: false,
-        receiving: Vec::new(),
-    };
     let mut scene = Scene::subscribed(0);
-    scene.receive(s1, memory(3));
+    scene.receive(s1, memory(3, 0));
     scene.submit_as(testing::read(C1, 1, 0, 0).body, ReadIsolation::Snapshot);
     assert_eq!(scene.reads().len(), 1);
-    scene.receive(s1, memory(3));
+    scene.receive(s1, memory(3, 0));
     assert_eq!(scene.reads(), []);
     // Its announcement has not come.
-    scene.receive(s1, memory(4));
+    scene.receive(s1, memory(4, 0));
     assert_eq!(scene.reads().len(), 1);
 }
 
@@ -648,20 +635,10 @@ fn reads_avoid_who_lags_while_somebody_does_not() {
     scene.state(0, true);
     let storage = [1, 2].map(ProcessId::storage);
     let says = |scene: &mut Scene, process, lags| {
-        let (logged, checkpointing, receiving) = (0, false, Vec::new());
-        let memory = Wire::Memory {
-            reached: Ts::ZERO,
-            durable: Ts::ZERO,
-            incarnation: 1,
-            used: 0,
-            limit: None,
-            logged,
-            checkpointing,
-            receiving,
-            lags,
-            disk: Default::default(),
-            unreached: Vec::new(),
-        };
+        let mut memory = memory(1, 0);
+        if let Wire::Memory { lags: told, .. } = &mut memory {
+            *told = lags;
+        }
         scene.receive(process, memory);
     };
     let asked = |scene: &mut Scene| -> BTreeSet<ProcessId> {
@@ -703,23 +680,7 @@ fn a_read_that_a_life_owes_of_which_the_client_never_heard_is_asked_again() {
     scene.submit_as(testing::read(C1, 1, 0, 0).body, ReadIsolation::Snapshot);
     assert_eq!(scene.reads().len(), 1);
     // The life that was to answer has ended; the next one says that it lives before it has subscribed.
-    let (logged, checkpointing, receiving) = (0, false, Vec::new());
-    scene.receive(
-        s1,
-        Wire::Memory {
-            reached: Ts::ZERO,
-            durable: Ts::ZERO,
-            incarnation: 2,
-            used: 0,
-            limit: None,
-            logged,
-            checkpointing,
-            receiving,
-            lags: false,
-            disk: Default::default(),
-            unreached: Vec::new(),
-        },
-    );
+    scene.receive(s1, memory(2, 0));
     assert_eq!(scene.reads(), [], "it may be the life that was to answer");
     scene.receive(s1, Wire::Restarted { incarnation: 2, passed: None });
     assert_eq!(scene.reads().len(), 1);
@@ -1434,6 +1395,7 @@ fn memory(incarnation: Incarnation, used: u64) -> Wire {
         limit,
         receiving,
         logged,
+        staged: 0,
         checkpointing,
         lags,
         disk: Default::default(),

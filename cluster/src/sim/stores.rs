@@ -172,8 +172,8 @@ impl StorageHost {
 
     /// What a super process hears of it.
     pub(super) fn heartbeat(&self) -> Heartbeat {
-        let crate::storage::Progress { logged, checkpointing, .. } = self.progress();
-        Heartbeat { logged, checkpointing, ..Heartbeat::default() }
+        let crate::storage::Progress { logged, staged, checkpointing, watermarks, .. } = self.progress();
+        Heartbeat { logged, staged, used: watermarks.memory, checkpointing, ..Heartbeat::default() }
     }
 
     fn memory(&self) -> u64 {

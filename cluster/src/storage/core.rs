@@ -197,6 +197,8 @@ pub struct Core {
     /// Payloads by the message that names them.
     payloads: BTreeMap<Ts, (PayloadId, Vec<ProcessId>)>,
     logged: u64,
+    /// Bytes of the staged rows that have been loaded since then.
+    staged: u64,
     /// From a restart until all that was ordered meanwhile has been executed: the others have voted long ago.
     catching_up: bool,
     /// Since when all that is known to be ordered has been executed at some time.
@@ -298,6 +300,7 @@ impl Core {
             asked_durable_ms: 0,
             payloads: recovered.payloads.into_iter().map(|(ts, id, holders)| (ts, (id, holders))).collect(),
             logged: 0,
+            staged: 0,
             catching_up: true,
             seemed_done_ms: None,
             recovered: recovered.ts,
@@ -357,6 +360,11 @@ impl Core {
     /// Approximate bytes of the messages that were given to the shards since the last checkpoint message.
     pub fn logged(&self) -> u64 {
         self.logged
+    }
+
+    /// Bytes of the staged rows that were given to the shards since the last checkpoint message.
+    pub fn staged(&self) -> u64 {
+        self.staged
     }
 
     /// Bytes of the rows that writes under way will return.
@@ -680,7 +688,7 @@ impl Core {
                 } else {
                     self.request_checkpoint(ts, true);
                 }
-                self.logged = 0;
+                (self.logged, self.staged) = (0, 0);
                 self.answer(message.id, ts, AnswerPart::Done { outcomes: Few::default(), more: false });
             }
             Body::Configuration(configuration) => self.configure(&message, configuration, ts),

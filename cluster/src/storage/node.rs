@@ -389,6 +389,7 @@ impl Node {
             subscribed: self.is_subscribed(),
             checkpointing: self.core.is_checkpointing(),
             logged: self.core.logged(),
+            staged: self.core.staged(),
             failed_checkpoints: self.failed_checkpoints,
             receiving: self.core.receiving().collect(),
             // One that begins anew goes on.
@@ -1085,6 +1086,7 @@ impl Node {
             reached: told.reached,
             durable: told.durable,
             logged: self.core.logged(),
+            staged: self.core.staged(),
             checkpointing: self.core.is_checkpointing(),
             receiving: self.core.receiving().collect(),
             lags: told.lags,

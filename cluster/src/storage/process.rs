@@ -115,6 +115,8 @@ pub struct Progress {
     pub checkpointing: bool,
     /// Approximate bytes of the messages that have been delivered since the last checkpoint was ordered.
     pub logged: u64,
+    /// Bytes of the staged rows that have been loaded since then.
+    pub staged: u64,
     /// How many checkpoints could not be written.
     pub failed_checkpoints: u64,
     /// Parts that it is receiving because of keyspace messages, with how much has come of each.

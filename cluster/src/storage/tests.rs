@@ -1638,6 +1638,20 @@ fn staged_rows_that_were_ordered_before_their_table_is_dropped_are_inserted_firs
     scene.check("s1 -> c1 ts=2 done a=1");
 }
 
+#[test]
+fn staged_rows_are_counted_until_a_checkpoint_is_ordered() {
+    let mut scene = Scene::new(1);
+    scene.staged_insert(1, 2);
+    assert_eq!(scene.cores[&1].staged(), 0);
+    scene.loaded(1, 2);
+    assert_eq!(scene.cores[&1].staged(), 24, "a number, its place on the ring and in the statement");
+    scene.loaded(1, 2);
+    assert_eq!(scene.cores[&1].staged(), 24, "the same chunk once more");
+    scene.executed(1, 2, Ok(1));
+    scene.deliver(1, 3, Body::Checkpoint);
+    assert_eq!(scene.cores[&1].staged(), 0);
+}
+
 /// Between two messages it tells only so many operations apart, and must not wait for others to write something.
 #[test]
 fn many_reads_that_are_not_ordered_move_the_m_seq_on() {

@@ -7,7 +7,8 @@ use crate::storage::disk::DiskState;
 /// When checkpoints are made.
 #[derive(Clone, Copy, Debug)]
 pub struct CheckpointPolicy {
-    /// When this many bytes have been written since the last one …
+    /// When this many bytes have been written since the last one, staged rows apart. Of these there may be as many, or as many
+    /// as are held: a checkpoint writes all that is held, and a restart need not read more than twice as much …
     pub bytes: u64,
     /// … or, if there was any write, when this many milliseconds have passed.
     pub interval_ms: u64,
@@ -48,10 +49,12 @@ impl Checkpoints {
         let pause_ms = if has_room { u64::MAX } else { self.pause_ms };
         let interval_ms = self.policy.interval_ms.min(pause_ms);
         let logged = live.iter().map(|heartbeat| heartbeat.logged).max().unwrap_or(0);
+        let bytes = self.policy.bytes.max(1);
         let passed = now_ms.saturating_sub(self.last_ms);
         passed >= Checkpoints::SETTLES_MS
             && !live.iter().any(|heartbeat| heartbeat.checkpointing)
-            && (logged >= self.policy.bytes.max(1)
+            && (logged >= bytes
+                || live.iter().any(|heartbeat| heartbeat.staged >= bytes.max(heartbeat.used))
                 || logged > 0 && passed >= interval_ms
                 || is_short && passed >= Checkpoints::SHORT_MS)
     }
@@ -90,6 +93,11 @@ mod tests {
         assert!(!short(&checkpoints, 15_999, 1), "that has not helped");
         assert!(short(&checkpoints, 16_000, 1));
         checkpoints.ordered(1_000, true);
+        let rows = |staged, used| {
+            checkpoints.is_due(2_000, &[Heartbeat { staged, used, ..Heartbeat::default() }], true)
+        };
+        assert!(!rows(99, 0) && rows(100, 0));
+        assert!(!rows(199, 200) && rows(200, 200), "it would write more than has come");
         let full = Heartbeat { disk: DiskState::Short, ..Heartbeat::default() };
         assert!(!checkpoints.is_due(20_999, &[full], true));
         assert!(checkpoints.is_due(21_000, &[full], true), "staged rows are removed behind it");

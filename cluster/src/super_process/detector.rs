@@ -26,6 +26,10 @@ pub struct Heartbeat {
     pub durable: Ts,
     /// Bytes of messages since its last checkpoint.
     pub logged: u64,
+    /// Bytes of staged rows since its last checkpoint.
+    pub staged: u64,
+    /// Bytes that its rows take.
+    pub used: u64,
     /// Whether it is writing a checkpoint.
     pub checkpointing: bool,
     /// Whether its disk takes any.

@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// Version of everything that travels: of frames, greetings and messages, and of who gets these.
-pub const PROTOCOL: u16 = 35;
+pub const PROTOCOL: u16 = 36;
 const MAGIC: [u8; 4] = *b"CRSL";
 
 /// What whoever has connected says first.

@@ -40,7 +40,10 @@ impl Core {
         let Some(supplying) = self.supplying.get_mut(&time) else { return };
         // It may have been asked for more than once.
         if chunk >= supplying.supplied {
-            supplying.early.insert(chunk, rows);
+            let bytes = rows.size();
+            if supplying.early.insert(chunk, rows).is_none() {
+                self.staged += bytes;
+            }
         }
         while let Some(rows) = supplying.early.remove(&supplying.supplied) {
             supplying.supplied += 1;
