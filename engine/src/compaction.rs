@@ -401,6 +401,6 @@ impl Table {
         let next = std::mem::take(&mut segment.next);
         segment.next = next.into_iter().filter_map(|(row, next)| Some((now(row)?, now(next)?))).collect();
         let queues = std::mem::take(&mut segment.queues);
-        segment.queues = queues.into_iter().map(|(root, queue)| (stays(root), queue)).collect();
+        queues.into_all().for_each(|(root, queue)| segment.queues.insert(stays(root), queue));
     }
 }

@@ -103,6 +103,12 @@ fn write_decimal(out: &mut Vec<u8>, number: &BigDecimal) {
     }
 }
 
+/// Whether values of a type that are equal are the same whatever they are asked. Others may differ in a sign, their zeros or
+/// their blanks.
+pub(crate) fn is_exact(ty: &Type) -> bool {
+    !matches!(ty, Type::Float4 | Type::Float8 | Type::Numeric(_) | Type::Char(_))
+}
+
 /// Appends the canonical form of a value.
 pub(crate) fn write_value(out: &mut Vec<u8>, value: &Value) {
     match value {

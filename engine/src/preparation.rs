@@ -7,7 +7,7 @@ use crate::{
     expr::{Expr, Input, can_fail, remap_columns},
     found::{FoundRows, Hashes, Wanted},
     kernel::Groups,
-    key::{KEY_BYTES, write_value_as},
+    key::{KEY_BYTES, is_exact, write_value_as},
     operation::{OnConflict, Operation, OperationKind, ReadOutput},
     pack::Blocks,
     position::constants_of,
@@ -47,6 +47,8 @@ pub(crate) struct Prepared {
     pub(crate) tests: Vec<Arc<ColumnTest>>,
     /// The columns that they are about, as [`bit`]s.
     pub(crate) tested: u64,
+    /// The columns in which a row that the write leaves may differ from an earlier row with the same key, as [`bit`]s.
+    pub(crate) assigned: u64,
     /// The other conjuncts, evaluated afterwards.
     pub(crate) residual: Vec<Expr>,
     pub(crate) filter: Option<Filter>,
@@ -122,6 +124,7 @@ impl Prepared {
         Ok(Prepared {
             tested: tests.iter().fold(0, |bits, test| bits | bit(test.column)),
             keys: keys_of(predicate, &tests, schema),
+            assigned: assigned(&operation.kind, schema),
             filter: Filter::new(&residual, row)?,
             tests,
             residual,
@@ -239,6 +242,18 @@ fn keys_of(predicate: &[Expr], tests: &[Arc<ColumnTest>], schema: &TableSchema) 
     keys.sort_unstable();
     keys.dedup();
     Some(keys)
+}
+
+/// The columns in which rows that a write leaves may differ from earlier ones with the same keys, as [`bit`]s.
+fn assigned(kind: &OperationKind, schema: &TableSchema) -> u64 {
+    let is_fixed =
+        |column: &usize| schema.primary_key.contains(column) && is_exact(&schema.columns[*column].ty);
+    let columns: Vec<usize> = match kind {
+        OperationKind::Update(update) => update.assignments.iter().map(|(target, _)| *target).collect(),
+        OperationKind::Insert(_) => (0..schema.columns.len()).filter(|column| !is_fixed(column)).collect(),
+        _ => Vec::new(),
+    };
+    columns.into_iter().fold(0, |bits, column| bits | bit(column))
 }
 
 fn projection(exprs: &Option<Vec<Expr>>, row: Input<'_>) -> Result<Option<Projection>> {

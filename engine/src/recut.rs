@@ -400,7 +400,7 @@ impl Table {
                 let (at, after) = (addresses[row as usize], addresses[after as usize]);
                 self.segments[at.slot as usize].next.insert(at.row, after.row);
             }
-            for (root, queue) in queues {
+            for (root, queue) in queues.into_all() {
                 let at = addresses[root as usize];
                 self.segments[at.slot as usize].queues.insert(at.row, queue);
             }

@@ -1,6 +1,6 @@
 //! A segment: some rows of one table and one key range, the unit of a scan. Rows of different ranges never share one.
 
-use std::{collections::BTreeMap, ops::Range};
+use std::ops::Range;
 
 use arrow::array::{Array, ArrayRef};
 use hashbrown::{HashMap, HashSet};
@@ -16,7 +16,8 @@ use crate::{
     position::{KeyRange, Position, hash_position},
     predicate_index::Found,
     primary_key::Address,
-    queue::{Deferred, Lane, Queue},
+    queue::{Deferred, Lane, Queues},
+    rider::Rider,
     schema::{Column, Partitioning, TableSchema},
     versions::Versions,
 };
@@ -53,8 +54,8 @@ pub(crate) struct Segment {
     pub(crate) next: HashMap<u32, u32>,
     /// Writes with undecided effects here.
     pub(crate) undecided: HashSet<u64>,
-    /// Operations that wait for undecided rows, by the oldest version that is in doubt.
-    pub(crate) queues: BTreeMap<u32, Queue>,
+    /// Operations that wait for undecided rows.
+    pub(crate) queues: Queues,
     size: Size,
     /// Whether it is to be compacted because it has been divided: its columns have domains of more rows.
     pub(crate) is_part: bool,
@@ -86,7 +87,7 @@ impl Segment {
             leads_elsewhere: false,
             next: HashMap::new(),
             undecided: HashSet::new(),
-            queues: BTreeMap::new(),
+            queues: Queues::default(),
             size: Size::default(),
             is_part: false,
             within: None,
@@ -360,11 +361,21 @@ impl Segment {
         self.next.get(&old) == Some(&new) && self.versions.end(old as usize) == begin
     }
 
-    /// Makes an operation, which sees the prefix before `sees`, wait for a row. Returns whether it did not wait for it yet.
-    pub(crate) fn defer(&mut self, root: u32, ts: Ts, sees: Ts, writes: bool, insert: Option<u32>) -> bool {
+    /// Makes an operation wait for a row. Returns whether it did not wait for it yet.
+    pub(crate) fn defer(&mut self, root: u32, rider: &Rider, insert: Option<u32>) -> bool {
         let lane = if insert.is_some() { Lane::Inserts } else { Lane::Visits };
-        let deferred = Deferred { visit: insert.is_none(), inserts: insert.into_iter().collect(), writes };
-        self.queues.entry(root).or_default().push(lane, (sees, ts), deferred)
+        let deferred = Deferred {
+            visit: insert.is_none(),
+            inserts: insert.into_iter().collect(),
+            writes: rider.is_write,
+            assigned: rider.prepared.assigned,
+        };
+        self.queues.push(root, lane, (rider.sees, rider.ts), deferred)
+    }
+
+    /// The versions of a row from this one on.
+    pub(crate) fn versions_from(&self, row: u32) -> impl Iterator<Item = u32> {
+        std::iter::successors(Some(row), |row| self.next.get(row).copied())
     }
 
     /// Adds the versions from row `first` on that follow versions which are there.

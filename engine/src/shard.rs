@@ -989,7 +989,7 @@ impl Shard {
     /// Lets the operations that wait for a row go on, in the order of what they see, as far as they can; returns them.
     fn drain_row(&mut self, table: &mut Table, root: Address, effects: &mut Vec<Effect>) -> Vec<Ts> {
         let mut progressed = Vec::new();
-        let Some(mut queue) = table.segments[root.slot as usize].queues.remove(&root.row) else {
+        let Some(mut queue) = table.segments[root.slot as usize].queues.remove(root.row) else {
             return progressed;
         };
         while let Some((lane, place, deferred)) = queue.pop() {
@@ -1003,11 +1003,11 @@ impl Shard {
                 progressed.push(ts);
                 continue;
             };
-            let there = table.segments[root.slot as usize].queues.entry(root.row).or_default();
-            if !there.push(lane, place, rest) {
+            let queues = &mut table.segments[root.slot as usize].queues;
+            if !queues.push(root.row, lane, place, rest) {
                 self.has_waited(ts);
             }
-            there.take_over(lane, &mut queue).into_iter().for_each(|ts| self.has_waited(ts));
+            queues.take_over(root.row, lane, &mut queue).into_iter().for_each(|ts| self.has_waited(ts));
         }
         progressed
     }

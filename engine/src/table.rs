@@ -821,7 +821,7 @@ impl Table {
                 touched.push(slot);
             }
             if let Some(root) = old.or(new)
-                && segment.queues.contains_key(&root)
+                && segment.queues.contains(root)
             {
                 waited_for.push(Address { slot, row: root });
             }

@@ -8,11 +8,12 @@ use crate::{
     column::{EncodedColumn, RowsByCode},
     error::Result,
     operation::{Effect, Ts},
-    predicate_index::{Found, Plan, Scene, TestId, plain_rows},
+    predicate_index::{ColumnTest, Found, Plan, Scene, TestId, plain_rows, row_holds},
     preparation::Work,
     primary_key::Address,
     rider::Rider,
     riders::{Ride, Riders, bit},
+    segment::Segment,
     shard::MOST_VISITED,
     table::Table,
     types::Type,
@@ -91,7 +92,8 @@ impl Table {
             let segment = &self.segments[slot as usize];
             let meets_new =
                 segment.rows > rows_before && (ride.columns & assigned != 0 || ride.tests.is_empty());
-            if *plan == Plan::Nothing && !has_plain && !meets_new && segment.queues.is_empty() {
+            if *plan == Plan::Nothing && !has_plain && !meets_new && !segment.queues.may_change(ride.columns)
+            {
                 continue;
             }
             let together = self.together(slot, ride, riders);
@@ -109,7 +111,7 @@ impl Table {
                 found.and_then(|found| self.meeting(slot, ride, found, encoded, rows_before, meets_new));
             let found = match found {
                 Ok(Found::Rows(rows))
-                    if rows.is_empty() && self.segments[slot as usize].queues.is_empty() =>
+                    if rows.is_empty() && !self.segments[slot as usize].queues.may_change(ride.columns) =>
                 {
                     self.prober.recycle(Found::Rows(rows));
                     if let Some(together) = together {
@@ -397,12 +399,12 @@ impl Table {
             }
         }
         // What a waiting write makes of a row may qualify, even if none of its versions does.
-        for (row, queue) in &segment.queues {
+        for (row, assigned) in segment.queues.changing(rider.prepared.tested, rider.ts) {
             if roots.len() > most {
                 return None;
             }
-            if queue.has_write_before(rider.ts) {
-                roots.extend(segment.waits_for(*row, rider.sees));
+            if self.may_qualify(segment, row, rider, assigned) {
+                roots.extend(segment.waits_for(row, rider.sees));
             }
         }
         if roots.len() > most {
@@ -411,6 +413,20 @@ impl Table {
         roots.sort_unstable();
         roots.dedup();
         Some(roots)
+    }
+
+    /// Whether a rider's tests may be met by what becomes of a row when these columns are assigned: the others are as they are.
+    fn may_qualify(&self, segment: &Segment, row: u32, rider: &Rider, assigned: u64) -> bool {
+        let types = &self.schema.columns;
+        let is_met = |test: &ColumnTest, row: u32| {
+            let met = row_holds(test, &segment.columns, types, rider.context(), row as usize);
+            // A test that cannot be made says nothing.
+            met.unwrap_or(true)
+        };
+        segment.versions_from(row).any(|row| {
+            let tests = rider.prepared.tests.iter();
+            tests.filter(|test| bit(test.column) & assigned == 0).all(|test| is_met(test, row))
+        })
     }
 
     /// Those of the rows that meet a rider's tests, and are not in doubt, on which it acts.
@@ -513,7 +529,7 @@ impl Table {
     /// Makes an operation wait for the decision about a row: to look at it, or to insert one of its own.
     pub(crate) fn defer(&mut self, rider: &mut Rider, root: Address, insert: Option<u32>) {
         let segment = &mut self.segments[root.slot as usize];
-        if segment.defer(root.row, rider.ts, rider.sees, rider.is_write, insert) {
+        if segment.defer(root.row, rider, insert) {
             rider.waiting += 1;
         }
     }
