@@ -115,13 +115,12 @@ impl Queues {
         self.assigned & columns != 0
     }
 
-    /// The rows in whose columns of these somebody who waits before this time may change what they have, with all that those
-    /// who wait for the row assign.
-    pub(crate) fn changing(&self, columns: u64, before: Ts) -> impl Iterator<Item = (u32, u64)> {
+    /// The rows of which somebody who waits before this time may change what they have in one of these columns.
+    pub(crate) fn changing(&self, columns: u64, before: Ts) -> impl Iterator<Item = u32> {
         let queues = self.by_root.iter().take(if self.may_change(columns) { usize::MAX } else { 0 });
         queues
             .filter(move |(_, queue)| queue.assigned & columns != 0 && queue.has_write_before(before))
-            .map(|(root, queue)| (*root, queue.assigned))
+            .map(|(root, _)| *root)
     }
 
     /// Makes an operation wait for a row. Returns whether it did not wait there yet.

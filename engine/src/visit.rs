@@ -8,7 +8,7 @@ use crate::{
     column::{EncodedColumn, RowsByCode},
     error::Result,
     operation::{Effect, Ts},
-    predicate_index::{ColumnTest, Found, Plan, Scene, TestId, plain_rows, row_holds},
+    predicate_index::{Found, Plan, Scene, TestId, plain_rows, retain_rows},
     preparation::Work,
     primary_key::Address,
     rider::Rider,
@@ -399,14 +399,11 @@ impl Table {
             }
         }
         // What a waiting write makes of a row may qualify, even if none of its versions does.
-        for (row, assigned) in segment.queues.changing(rider.prepared.tested, rider.ts) {
-            if roots.len() > most {
-                return None;
-            }
-            if self.may_qualify(segment, row, rider, assigned) {
-                roots.extend(segment.waits_for(row, rider.sees));
-            }
+        if roots.len() <= most {
+            let rows = self.may_qualify(segment, rider).into_iter();
+            roots.extend(rows.filter_map(|row| segment.waits_for(row, rider.sees)));
         }
+        // Behind so many the rest has not been looked at.
         if roots.len() > most {
             return None;
         }
@@ -415,18 +412,21 @@ impl Table {
         Some(roots)
     }
 
-    /// Whether a rider's tests may be met by what becomes of a row when these columns are assigned: the others are as they are.
-    fn may_qualify(&self, segment: &Segment, row: u32, rider: &Rider, assigned: u64) -> bool {
+    /// Versions of rows at which writes wait, of which a rider's tests may be met by what becomes of them: columns that nobody who
+    /// waits assigns are as they are.
+    fn may_qualify(&self, segment: &Segment, rider: &Rider) -> Vec<u32> {
+        let waited_for = segment.queues.changing(rider.prepared.tested, rider.ts);
+        let mut rows: Vec<u32> = waited_for.flat_map(|root| segment.versions_from(root)).collect();
         let types = &self.schema.columns;
-        let is_met = |test: &ColumnTest, row: u32| {
-            let met = row_holds(test, &segment.columns, types, rider.context(), row as usize);
+        let tests = rider.prepared.tests.iter().filter(|test| !segment.queues.may_change(bit(test.column)));
+        for test in tests {
+            if rows.is_empty() {
+                break;
+            }
             // A test that cannot be made says nothing.
-            met.unwrap_or(true)
-        };
-        segment.versions_from(row).any(|row| {
-            let tests = rider.prepared.tests.iter();
-            tests.filter(|test| bit(test.column) & assigned == 0).all(|test| is_met(test, row))
-        })
+            let _ = retain_rows(test, &segment.columns, types, rider.context(), &mut rows);
+        }
+        rows
     }
 
     /// Those of the rows that meet a rider's tests, and are not in doubt, on which it acts.

@@ -17,7 +17,7 @@ mod side_by_side;
 use std::sync::Arc;
 
 use constants::{comparison, intersect, unite};
-pub(crate) use plain::row_holds;
+pub(crate) use plain::{retain_rows, row_holds};
 pub(crate) use probe::{Found, Plan, Prober, Scene, plain_rows};
 pub(crate) use shared::{SharedTests, TestId};
 

@@ -80,6 +80,31 @@ pub(super) fn retain_plain(
     Ok(())
 }
 
+/// Leaves those of some rows of a segment that meet a test; all when it cannot be made.
+pub(crate) fn retain_rows(
+    test: &ColumnTest,
+    columns: &[SegmentColumn],
+    types: &[Column],
+    context: &EvalContext,
+    rows: &mut Vec<u32>,
+) -> Result<()> {
+    let column = &columns[test.column];
+    match &test.test {
+        Test::Expression(expr) => {
+            let mut met = Vec::new();
+            in_short_parts(0..rows.len(), &mut |part| {
+                let array = column.gather(&types[test.column].ty, &rows[part.clone()])?;
+                let kept = kernel::filter_array(expr, &array, context)?;
+                met.extend(kept.into_iter().map(|kept| rows[part.start + kept as usize]));
+                Ok(())
+            })?;
+            *rows = met;
+        }
+        test => rows.retain(|row| cell_holds(test, column.cell(*row as usize))),
+    }
+    Ok(())
+}
+
 /// Whether one row of a segment meets a test.
 pub(crate) fn row_holds(
     test: &ColumnTest,

@@ -324,6 +324,53 @@ fn many_undecided_writes_of_the_same_rows_take_effect_one_after_the_other() {
     beside.check();
 }
 
+/// Of rows at which writes wait, those are waited for that may meet a predicate when the writes have assigned what they assign.
+#[test]
+fn who_waits_for_a_row_holds_up_nobody_whom_the_row_does_not_concern() {
+    const KEPT: i32 = 7;
+    let mut beside = Beside::new(PIECE);
+    let scan = &mut beside.scan;
+    // More than are waited for one by one.
+    let keys: Vec<i32> = (0..200).map(|n| 10 * n + 2).collect();
+    let writes: Vec<Ts> = [1, KEPT]
+        .into_iter()
+        .flat_map(|b| keys.iter().map(move |key| update(vec![compare_equal(0, *key)], b)))
+        .map(|kind| scan.submit_as(kind, |ordered| ordered.undecided = true))
+        .collect();
+    scan.run();
+    let free = [
+        scan.submit(rows(vec![compare_equal(1, 3)])),
+        scan.submit(rows(vec![compare_equal(1, 3), compare_equal(2, KEPT)])),
+        scan.submit(update(vec![compare_equal(1, 4), compare_equal(0, 4)], 5)),
+    ];
+    let bound = [
+        scan.submit(rows(vec![compare_equal(2, KEPT)])),
+        scan.submit(rows(vec![compare_equal(1, 2), compare_equal(2, KEPT)])),
+    ];
+    scan.run();
+    let is_executed = |scan: &Scan, asked: Ts| {
+        scan.effects.iter().any(|effect| matches!(effect, Effect::Executed { ts, .. } if *ts == asked))
+    };
+    assert_eq!(free.map(|ts| is_executed(scan, ts)), [true; 3]);
+    assert_eq!(bound.map(|ts| is_executed(scan, ts)), [false; 2]);
+    for ts in writes {
+        scan.shard.decide(ts, Decision::Commit, &mut scan.effects);
+        scan.run();
+    }
+    for key in &keys {
+        beside.rows.entry(*key).and_modify(|row| row.1 = KEPT);
+    }
+    beside.rows.entry(4).and_modify(|row| row.1 = 5);
+    let of = |a: Option<i32>| {
+        let kept = beside.rows.iter().filter(|(_, row)| row.1 == KEPT && a.is_none_or(|a| row.0 == a));
+        kept.map(|(key, row)| (*key, *row)).collect::<Vec<_>>()
+    };
+    for (ts, a) in [(bound[0], None), (bound[1], Some(2)), (free[1], Some(3))] {
+        assert_eq!(found(&beside.scan, ts).into_iter().collect::<Vec<_>>(), of(a));
+    }
+    beside.check();
+}
+
 /// Another process may need what it reads before it can vote on the writes that it would wait for.
 #[test]
 fn a_read_of_an_older_prefix_waits_for_no_write_behind_it() {
