@@ -385,6 +385,16 @@ pub struct Checkpoint {
     pub files: Vec<FileEntry>,
 }
 
+/// Why a file that belongs to a checkpoint cannot be read.
+fn lost(path: &Path) -> impl FnOnce(io::Error) -> CheckpointError + use<> {
+    let path = path.to_path_buf();
+    move |source| match source.kind() {
+        io::ErrorKind::NotFound => CheckpointError::Damaged { path, reason: "it is missing".into() },
+        io::ErrorKind::UnexpectedEof => CheckpointError::Damaged { path, reason: "it is cut off".into() },
+        _ => CheckpointError::Io { path, source },
+    }
+}
+
 fn unreadable(path: &Path) -> impl FnOnce(io::Error) -> CheckpointError + use<> {
     let path = path.to_path_buf();
     move |source| CheckpointError::Io { path, source }
@@ -421,7 +431,7 @@ impl Checkpoint {
 
     fn open(ts: Ts, dir: PathBuf) -> Result<Checkpoint, CheckpointError> {
         let path = dir.join(MANIFEST);
-        let bytes = fs::read(&path).map_err(unreadable(&path))?;
+        let bytes = fs::read(&path).map_err(lost(&path))?;
         let damaged = |reason: String| CheckpointError::Damaged { path: path.clone(), reason };
         let (header, content) =
             bytes.split_first_chunk::<16>().ok_or_else(|| damaged("it is too short".into()))?;
@@ -514,13 +524,12 @@ impl Checkpoint {
     /// The blocks of a file, which has been checked.
     fn blocks(&self, entry: &FileEntry, goes_on: impl Fn()) -> Result<Blocks, CheckpointError> {
         let path = self.dir.join(&entry.name);
-        let io = |source| CheckpointError::Io { path: path.clone(), source };
-        let mut file = File::open(&path).map_err(io)?;
+        let mut file = File::open(&path).map_err(lost(&path))?;
         let mut checksum = crc32fast::Hasher::new();
         let mut bytes = 0;
         let mut buffer = vec![0; 1 << 16];
         loop {
-            let read = file.read(&mut buffer).map_err(io)?;
+            let read = file.read(&mut buffer).map_err(lost(&path))?;
             if read == 0 {
                 break;
             }
@@ -532,7 +541,7 @@ impl Checkpoint {
             let reason = "its checksum does not match".into();
             return Err(CheckpointError::Damaged { path, reason });
         }
-        let file = BufReader::new(File::open(&path).map_err(io)?);
+        let file = BufReader::new(File::open(&path).map_err(lost(&path))?);
         Ok(Blocks { path, file, left: bytes })
     }
 
@@ -568,9 +577,8 @@ struct Blocks {
 impl Blocks {
     fn read(&mut self) -> Result<Bytes, CheckpointError> {
         let Blocks { path, file, left } = self;
-        let io = |source| CheckpointError::Io { path: path.clone(), source };
         let mut length = [0; 8];
-        file.read_exact(&mut length).map_err(io)?;
+        file.read_exact(&mut length).map_err(lost(path))?;
         let length = u64::from_le_bytes(length);
         let rest = left.checked_sub(8).and_then(|left| left.checked_sub(length));
         let Some(rest) = rest else {
@@ -578,7 +586,7 @@ impl Blocks {
             return Err(CheckpointError::Damaged { path: path.clone(), reason });
         };
         let mut block = vec![0; length as usize];
-        file.read_exact(&mut block).map_err(io)?;
+        file.read_exact(&mut block).map_err(lost(path))?;
         *left = rest;
         Ok(block.into())
     }
@@ -771,7 +779,10 @@ mod tests {
         let file = dir.path().join("received-7").join(&received[0].files[0].name);
         let damaged = [fs::read(&file).expect("it is there"), vec![0]].concat();
         fs::write(&file, damaged).expect("room");
-        assert!(received[0].chunks(received[0].files[0].range, || ()).any(|chunk| chunk.is_err()));
+        let told = || received[0].chunks(received[0].files[0].range, || ()).find_map(|chunk| chunk.err());
+        assert!(matches!(told(), Some(CheckpointError::Damaged { .. })), "it is longer");
+        fs::remove_file(&file).expect("it is there");
+        assert!(matches!(told(), Some(CheckpointError::Damaged { .. })), "it is missing");
         finish(7).expect("it can be written");
         assert!(!dir.path().join("received-7").exists(), "the checkpoint has it");
         assert_eq!(newest().recovered.ts, Ts(7));
