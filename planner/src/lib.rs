@@ -39,6 +39,7 @@ mod select;
 pub mod settings;
 mod titles;
 mod types;
+mod unsupported;
 mod values;
 
 pub use above::{Above, Progress};

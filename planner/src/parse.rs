@@ -14,7 +14,7 @@ use sqlparser::{
     tokenizer::{Location, Span, Token, TokenWithSpan, Tokenizer, Whitespace},
 };
 
-use crate::{dialect::Bounded, lexical, names::at, parse_session, plan::Plan, precedence};
+use crate::{dialect::Bounded, lexical, names::at, parse_session, plan::Plan, precedence, unsupported};
 
 /// How many operators may follow one another in one expression without parentheses or commas between them.
 const MAX_CHAIN: usize = 20_000;
@@ -344,7 +344,11 @@ pub(crate) fn parse_one(source: &Arc<Source>, tokens: Vec<TokenWithSpan>) -> Res
     let first = visible.next().map(place).unwrap_or_default();
     let last = visible.next_back().map(place).unwrap_or(first);
     let read_isolation = tokens.iter().find_map(|t| read_isolation_hint(&t.token));
-    let mut root = with_stack(deep, || parse_tokens(source, tokens))?;
+    let unsupported = unsupported::statement(&tokens);
+    let mut root = with_stack(deep, || parse_tokens(source, tokens)).map_err(|error| match unsupported {
+        Some(statement) if error.code == SqlState::SYNTAX_ERROR => SqlError::unsupported(statement),
+        _ => error,
+    })?;
     if let Ast::Prepare { statement, .. } = &mut root
         && statement.read_isolation.is_none()
     {
