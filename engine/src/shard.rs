@@ -19,8 +19,9 @@
 //!   that have not reached the rows they meet are applied to those rows first. That is idempotent: when such a write
 //!   comes to the row's segment later, it does not see the version that it has itself ended.
 //! - *Undecided* writes: versions that wait for a decision are visible to nobody behind them. An operation that
-//!   meets one waits for that row alone, in a queue that is worked off in `Ts` order after the decision. A write that
-//!   may fail is undecided until the end of its own revolution, even if no other shard has a say.
+//!   meets one waits for that row alone, in a queue that is worked off in `Ts` order after the decision; and so it does
+//!   where a write waits already after which the row may meet its predicate. A write that may
+//!   fail is undecided until the end of its own revolution, even if no other shard has a say.
 //! - *Definitions* (create, drop) act at once.
 //!
 //! Where rows are still being received, operations wait while those behind them go on with the rows that are there. Such a
