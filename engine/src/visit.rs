@@ -398,18 +398,17 @@ impl Table {
                 in_doubt.into_iter().for_each(|row| mask.clear(row as usize));
             }
         }
-        // What a waiting write makes of a row may qualify, even if none of its versions does.
-        if roots.len() <= most {
-            let rows = self.may_qualify(segment, rider).into_iter();
-            roots.extend(rows.filter_map(|row| segment.waits_for(row, rider.sees)));
-        }
         // Behind so many the rest has not been looked at.
         if roots.len() > most {
             return None;
         }
+        // What a waiting write makes of a row may qualify, even if none of its versions does.
+        let rows = self.may_qualify(segment, rider).into_iter();
+        roots.extend(rows.filter_map(|row| segment.waits_for(row, rider.sees)));
+        // Versions of one row wait for the same one.
         roots.sort_unstable();
         roots.dedup();
-        Some(roots)
+        (roots.len() <= most).then_some(roots)
     }
 
     /// Versions of rows at which writes wait, of which a rider's tests may be met by what becomes of them: columns that nobody who
