@@ -197,8 +197,10 @@ pub struct Core {
     /// Payloads by the message that names them.
     payloads: BTreeMap<Ts, (PayloadId, Vec<ProcessId>)>,
     logged: u64,
-    /// Bytes of the staged rows that have been loaded since then.
+    /// Bytes of the staged rows that have been loaded for INSERTs behind `checkpoint_ordered`.
     staged: u64,
+    /// Where the last checkpoint message was: rows of INSERTs before it, however late they are loaded, are in that checkpoint.
+    checkpoint_ordered: Ts,
     /// From a restart until all that was ordered meanwhile has been executed: the others have voted long ago.
     catching_up: bool,
     /// Since when all that is known to be ordered has been executed at some time.
@@ -301,6 +303,7 @@ impl Core {
             payloads: recovered.payloads.into_iter().map(|(ts, id, holders)| (ts, (id, holders))).collect(),
             logged: 0,
             staged: 0,
+            checkpoint_ordered: recovered.ts,
             catching_up: true,
             seemed_done_ms: None,
             recovered: recovered.ts,
@@ -362,7 +365,7 @@ impl Core {
         self.logged
     }
 
-    /// Bytes of the staged rows that were given to the shards since the last checkpoint message.
+    /// Bytes of the staged rows that were given to the shards for INSERTs since the last checkpoint message.
     pub fn staged(&self) -> u64 {
         self.staged
     }
@@ -688,7 +691,7 @@ impl Core {
                 } else {
                     self.request_checkpoint(ts, true);
                 }
-                (self.logged, self.staged) = (0, 0);
+                (self.logged, self.staged, self.checkpoint_ordered) = (0, 0, ts);
                 self.answer(message.id, ts, AnswerPart::Done { outcomes: Few::default(), more: false });
             }
             Body::Configuration(configuration) => self.configure(&message, configuration, ts),

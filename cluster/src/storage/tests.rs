@@ -1652,6 +1652,15 @@ fn staged_rows_are_counted_until_a_checkpoint_is_ordered() {
     assert_eq!(scene.cores[&1].staged(), 0);
 }
 
+#[test]
+fn staged_rows_that_a_checkpoint_will_have_are_not_counted_behind_it() {
+    let mut scene = Scene::new(1);
+    scene.staged_insert(1, 2);
+    scene.deliver(1, 3, Body::Checkpoint);
+    scene.loaded(1, 2);
+    assert_eq!(scene.cores[&1].staged(), 0);
+}
+
 /// Between two messages it tells only so many operations apart, and must not wait for others to write something.
 #[test]
 fn many_reads_that_are_not_ordered_move_the_m_seq_on() {

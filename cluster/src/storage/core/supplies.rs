@@ -41,7 +41,7 @@ impl Core {
         // It may have been asked for more than once.
         if chunk >= supplying.supplied {
             let bytes = rows.size();
-            if supplying.early.insert(chunk, rows).is_none() {
+            if supplying.early.insert(chunk, rows).is_none() && ts > self.checkpoint_ordered {
                 self.staged += bytes;
             }
         }
