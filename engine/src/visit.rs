@@ -8,7 +8,7 @@ use crate::{
     column::{EncodedColumn, RowsByCode},
     error::Result,
     operation::{Effect, Ts},
-    predicate_index::{Found, Plan, Scene, TestId, plain_rows, retain_rows},
+    predicate_index::{Found, Plan, Scene, Test, TestId, plain_rows, retain_rows},
     preparation::Work,
     primary_key::Address,
     rider::Rider,
@@ -416,9 +416,16 @@ impl Table {
     fn may_qualify(&self, segment: &Segment, rider: &Rider) -> Vec<u32> {
         let waited_for = segment.queues.changing(rider.prepared.tested, rider.ts);
         let mut rows: Vec<u32> = waited_for.flat_map(|root| segment.versions_from(root)).collect();
+        if rows.is_empty() {
+            return rows;
+        }
         let types = &self.schema.columns;
         let tests = rider.prepared.tests.iter().filter(|test| !segment.queues.may_change(bit(test.column)));
-        for test in tests {
+        // What takes longest is asked of the fewest rows.
+        let (expressions, comparisons): (Vec<_>, Vec<_>) =
+            tests.partition(|test| matches!(test.test, Test::Expression(_)));
+        let _entered = rider.interest.enter();
+        for test in comparisons.into_iter().chain(expressions) {
             if rows.is_empty() {
                 break;
             }
