@@ -6,7 +6,7 @@
 //! stays until the new one is complete.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     fs::{self, File},
     io::{self, Read, Write},
     path::{Path, PathBuf},
@@ -21,7 +21,7 @@ use carousel_engine::{
 
 use crate::{
     message::{StagedPart, StagedPayload},
-    removal::remove_directory,
+    removal,
     wal::{is_full, make_directory, sync_directory},
     wire::StageChunk,
 };
@@ -70,11 +70,11 @@ pub trait Files {
     /// Why they might not.
     fn sync(&mut self, payloads: &BTreeSet<PayloadId>) -> io::Result<()>;
 
-    /// Removes a payload's files.
+    /// Removes some of a payload's files, so few that it does not take long. Returns whether there are more.
     ///
     /// # Errors
     /// Why they are still there.
-    fn remove(&mut self, payload: PayloadId) -> io::Result<()>;
+    fn remove_some(&mut self, payload: PayloadId) -> io::Result<bool>;
 }
 
 /// The store; all of it is synchronous.
@@ -82,6 +82,8 @@ pub trait Files {
 pub struct PayloadStore<F = Directory> {
     files: F,
     payloads: BTreeMap<PayloadId, Stored>,
+    /// Of which there may still be files, and for nobody any more.
+    removing: VecDeque<PayloadId>,
 }
 
 #[derive(Debug)]
@@ -108,17 +110,18 @@ impl<F: Files> PayloadStore<F> {
     ///
     /// # Errors
     /// When they cannot be read.
-    pub fn over(mut files: F, goes_on: &dyn Fn()) -> io::Result<PayloadStore<F>> {
+    pub fn over(files: F, goes_on: &dyn Fn()) -> io::Result<PayloadStore<F>> {
         let mut payloads = BTreeMap::new();
+        let mut removing = VecDeque::new();
         for (id, headers) in files.list(goes_on)? {
             match headers.iter().map(|header| split_header(header).0).max() {
                 Some(latest) => {
                     payloads.insert(id, Stored { latest, ordered: false });
                 }
-                None => files.remove(id)?,
+                None => removing.push_back(id),
             }
         }
-        Ok(PayloadStore { files, payloads })
+        Ok(PayloadStore { files, payloads, removing })
     }
 
     /// The files under the store.
@@ -158,9 +161,17 @@ impl<F: Files> PayloadStore<F> {
             ));
         }
         let (latest, checksum) = (chunk.latest.0.to_le_bytes(), chunk.checksum.to_le_bytes());
-        self.files
-            .write((chunk.payload, chunk.range, chunk.chunk), &[&latest, &checksum, &chunk.rows])
-            .map_err(|error| disk_error(&error))?;
+        while self.removing.contains(&chunk.payload) {
+            self.remove_some();
+        }
+        let key = (chunk.payload, chunk.range, chunk.chunk);
+        while let Err(error) = self.files.write(key, &[&latest, &checksum, &chunk.rows]) {
+            // There may be room when all is gone that nobody needs.
+            if !is_full(&error) || self.removing.is_empty() {
+                return Err(disk_error(&error));
+            }
+            self.remove_some();
+        }
         self.payloads.entry(chunk.payload).or_insert(Stored { latest: chunk.latest, ordered: false });
         Ok(())
     }
@@ -177,6 +188,9 @@ impl<F: Files> PayloadStore<F> {
     /// # Errors
     /// When it may be here, but cannot be read now.
     pub fn chunk(&self, key: ChunkKey) -> io::Result<Option<Bytes>> {
+        if self.removing.contains(&key.0) {
+            return Ok(None);
+        }
         Ok(self.files.read(key)?.and_then(|file| rows_in(&file)))
     }
 
@@ -220,12 +234,25 @@ impl<F: Files> PayloadStore<F> {
         Some(rows)
     }
 
-    /// Removes a payload.
+    /// Removes a payload. Its files go one after the other ([`remove_some`](PayloadStore::remove_some)): there may be many, and
+    /// others wait for the disk.
     pub fn remove(&mut self, payload: PayloadId) {
         self.payloads.remove(&payload);
-        if let Err(error) = self.files.remove(payload) {
-            tracing::warn!("cannot remove a staged payload: {error}");
+        if !self.removing.contains(&payload) {
+            self.removing.push_back(payload);
         }
+    }
+
+    /// Removes some of the files that are not needed any more. Returns whether there are more.
+    pub fn remove_some(&mut self) -> bool {
+        let Some(payload) = self.removing.front() else { return false };
+        match self.files.remove_some(*payload) {
+            Ok(true) => return true,
+            Ok(false) => {}
+            Err(error) => tracing::warn!("cannot remove a staged payload: {error}"),
+        }
+        self.removing.pop_front();
+        !self.removing.is_empty()
     }
 
     /// Removes a payload that its submitter has given up, unless a message names it after all.
@@ -341,10 +368,10 @@ impl Files for Directory {
         sync_directory(&self.dir)
     }
 
-    fn remove(&mut self, payload: PayloadId) -> io::Result<()> {
-        match remove_directory(&self.dir_of(payload), &|| ()) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-            _ => Ok(()),
+    fn remove_some(&mut self, payload: PayloadId) -> io::Result<bool> {
+        match removal::remove_some(&self.dir_of(payload)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            removed => removed,
         }
     }
 }
@@ -439,8 +466,9 @@ mod tests {
         for torn in [path, store.files.path((id(2), KeyRange::FULL, 0))] {
             fs::write(torn, b"7").expect("it can be written");
         }
-        let store = PayloadStore::open(dir.path(), || ()).expect("the directory can be opened");
-        assert!(store.len() == 1 && dir_of(1).exists() && !dir_of(2).exists());
+        let mut reopened = PayloadStore::open(dir.path(), || ()).expect("the directory can be opened");
+        assert!(reopened.len() == 1 && !reopened.remove_some());
+        assert!(dir_of(1).exists() && !dir_of(2).exists());
     }
 
     #[test]
@@ -485,5 +513,37 @@ mod tests {
         assert!(is_there(&store), "a message names it");
         store.remove(id(2));
         assert!(store.is_empty() && !is_there(&store));
+    }
+
+    #[test]
+    fn files_go_little_by_little_when_nobody_needs_them() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let mut store = PayloadStore::open(dir.path(), || ()).expect("the directory can be opened");
+        for number in 0..700 {
+            store.stage(&[chunk(1, number, b"abc")]);
+        }
+        let files = || fs::read_dir(dir.path().join("1-1-1")).map_or(0, Iterator::count);
+        store.remove(id(1));
+        store.remove(id(1));
+        let mut left = files();
+        assert!(left == 700 && store.is_empty());
+        let mut steps = 0;
+        while store.remove_some() {
+            steps += 1;
+            assert!((1..left).contains(&files()));
+            left = files();
+        }
+        assert!(steps > 1 && !dir.path().join("1-1-1").exists());
+        assert!(!store.remove_some());
+
+        // What comes behind a removal is not taken for a part of what is removed.
+        store.stage(&[chunk(1, 0, b"abc"), chunk(1, 1, b"def")]);
+        store.remove(id(1));
+        assert!(store.stage(&[chunk(1, 2, b"ghi")])[0].is_ok());
+        assert!(!store.remove_some() && files() == 1);
+        // Nor is it gone when whoever should remove it ends.
+        store.remove(id(1));
+        let store = PayloadStore::open(dir.path(), || ()).expect("the directory can be opened");
+        assert_eq!(store.len(), 1);
     }
 }

@@ -15,6 +15,8 @@ use crate::wal::sync_directory;
 
 /// Bytes that are given back at once. To sync so often takes hardly longer in all.
 const PIECE: u64 = 16 << 20;
+/// What a file counts as at least: to remove it takes some time, too.
+const SMALL: u64 = 64 << 10;
 
 /// Removes a file a piece at a time, and says with each that it goes on. Whoever is reading it finds its end.
 ///
@@ -70,6 +72,27 @@ pub(crate) fn remove_directory(path: &Path, goes_on: &dyn Fn()) -> io::Result<()
         }
     }
     fs::remove_dir(path)
+}
+
+/// Removes some of the files of a directory in which there is nothing else, and itself when it is empty. Returns whether there are
+/// more.
+///
+/// # Errors
+/// When one cannot be removed; others may be gone then.
+pub(crate) fn remove_some(path: &Path) -> io::Result<bool> {
+    let mut removed = 0;
+    for entry in fs::read_dir(path)? {
+        if removed >= PIECE {
+            // That they are gone need not be durable.
+            let _ = sync_directory(path);
+            return Ok(true);
+        }
+        let entry = entry?;
+        removed += entry.metadata().map_or(0, |metadata| metadata.len()).clamp(SMALL, PIECE);
+        remove_file(&entry.path(), &|| ())?;
+    }
+    fs::remove_dir(path)?;
+    Ok(false)
 }
 
 #[cfg(test)]

@@ -64,9 +64,9 @@ impl Files for MemoryFiles {
         Ok(())
     }
 
-    fn remove(&mut self, payload: PayloadId) -> io::Result<()> {
-        self.0.retain(|(of, ..), _| *of != payload);
-        Ok(())
+    fn remove_some(&mut self, payload: PayloadId) -> io::Result<bool> {
+        let first = self.0.keys().find(|(of, ..)| *of == payload).copied();
+        Ok(first.is_some_and(|first| self.0.remove(&first).is_some()))
     }
 }
 
@@ -314,7 +314,9 @@ impl World {
             }
         }
         let Some(host) = self.storage.get_mut(&id) else { return Ok(()) };
-        for event in obey(&mut host.payloads.store, command) {
+        let events = obey(&mut host.payloads.store, command);
+        while host.payloads.store.remove_some() {}
+        for event in events {
             self.storage_input(id, Input::Payload(event))?;
         }
         Ok(())

@@ -131,13 +131,15 @@ impl Drop for Payloads {
 }
 
 impl Queue {
-    /// What is to be done next: one thing, or chunks that came together. Nothing when all is done and no more will come.
-    fn next(&self) -> Option<(PayloadCommand, Vec<(ProcessId, StageChunk)>)> {
+    /// What is to be done next: one thing, or chunks that came together. It waits for that, or returns nothing. An error when all
+    /// is done and no more will come.
+    fn next(&self, waits: bool) -> Result<Option<Work>, Ended> {
         let mut waiting = self.waiting.lock();
         let first = loop {
             match waiting.commands.pop_front() {
                 Some(command) => break command,
-                None if waiting.ended => return None,
+                None if waiting.ended => return Err(Ended),
+                None if !waits => return Ok(None),
                 None => self.arrived.wait(&mut waiting),
             }
         };
@@ -152,9 +154,15 @@ impl Queue {
                 None => break,
             }
         }
-        Some((first, others))
+        Ok(Some((first, others)))
     }
 }
+
+/// A command, and chunks that came behind if it is one itself.
+type Work = (PayloadCommand, Vec<(ProcessId, StageChunk)>);
+
+/// Nobody tells the thread anything any more.
+struct Ended;
 
 /// Starts the thread.
 pub(crate) fn start(
@@ -179,7 +187,14 @@ impl Drop for Ends<'_> {
 
 fn run(mut store: PayloadStore, queue: &Queue, events: &UnboundedSender<PayloadEvent>) {
     let _ends = Ends(queue);
-    while let Some((command, mut others)) = queue.next() {
+    loop {
+        // What nobody needs goes between what somebody waits for.
+        let removes = store.remove_some();
+        let (command, mut others) = match queue.next(!removes) {
+            Ok(Some(work)) => work,
+            Ok(None) => continue,
+            Err(Ended) => return,
+        };
         let answers = match command {
             PayloadCommand::Stage(from, chunk) => {
                 others.insert(0, (from, chunk));
@@ -280,8 +295,8 @@ mod tests {
             Ok(())
         }
 
-        fn remove(&mut self, _: PayloadId) -> io::Result<()> {
-            Ok(())
+        fn remove_some(&mut self, _: PayloadId) -> io::Result<bool> {
+            Ok(false)
         }
     }
 
@@ -335,7 +350,7 @@ mod tests {
         }
         let mut left = 0;
         while payloads.queue.waiting.lock().commands.front().is_some() {
-            let (first, others) = payloads.queue.next().expect("there is more");
+            let Ok(Some((first, others))) = payloads.queue.next(true) else { panic!("there is more") };
             match first {
                 PayloadCommand::Stage(_, chunk) => {
                     let all = others.iter().map(|(_, chunk)| chunk).chain([&chunk]);
@@ -347,7 +362,8 @@ mod tests {
         }
         assert_eq!(left, 3);
         let queue = payloads.queue.clone();
+        assert!(matches!(queue.next(false), Ok(None)));
         drop(payloads);
-        assert!(queue.next().is_none());
+        assert!(queue.next(true).is_err());
     }
 }
