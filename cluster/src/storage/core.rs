@@ -86,6 +86,8 @@ const REMEMBERED_CANCELLATIONS: usize = 4096;
 /// A process that has restarted does not believe before that it has executed all that was ordered meanwhile. When the routers
 /// have restarted as well they learn it again little by little, and all that they know of may have been executed early.
 const SEEMS_DONE_MS: u64 = 5_000;
+/// Messages behind which a process may be that has caught up with the others.
+const ON_ITS_WAY: u64 = 1_000;
 /// Who has not run for so long was suspended, or the machine was.
 const PAUSE_MS: u64 = 5_000;
 
@@ -203,7 +205,7 @@ pub struct Core {
     checkpoint_ordered: Ts,
     /// From a restart until all that was ordered meanwhile has been executed: the others have voted long ago.
     catching_up: bool,
-    /// Since when all that is known to be ordered has been executed at some time.
+    /// Since when it has been executing what has just been ordered.
     seemed_done_ms: Option<u64>,
     /// Where this life began.
     recovered: Ts,
@@ -666,7 +668,10 @@ impl Core {
         let ts = delivery.ts;
         let message = delivery.message.clone();
         // Who holds nothing is told of no checkpoint.
-        self.logged = if self.held.is_empty() { 0 } else { self.logged + weight(&message.body) };
+        (self.logged, self.staged) = match self.held.is_empty() {
+            true => (0, 0),
+            false => (self.logged + weight(&message.body), self.staged),
+        };
         if message.id.is_ordered() {
             self.passed.insert(message.id.submitter, message.id);
         }
@@ -1018,9 +1023,13 @@ impl Core {
         self.leave();
         self.make_up_by_itself();
         self.ask_durable();
-        if self.catching_up && self.executed() == self.frontier && self.frontier > self.recovered {
-            let since = *self.seemed_done_ms.get_or_insert(now_ms);
-            self.catching_up = now_ms < since + SEEMS_DONE_MS;
+        if self.catching_up && self.frontier > self.recovered {
+            // Under load something is always on its way.
+            self.seemed_done_ms = match self.frontier.0.saturating_sub(self.executed().0) <= ON_ITS_WAY {
+                true => self.seemed_done_ms.or(Some(now_ms)),
+                false => None,
+            };
+            self.catching_up = self.seemed_done_ms.is_none_or(|since| now_ms < since + SEEMS_DONE_MS);
         }
     }
 
