@@ -120,6 +120,17 @@ pub(crate) fn aggregate(name: &str) -> Option<AggregateFunction> {
     AggregateFunction::by_name(name)
 }
 
+/// The type that an argument takes whose type is not known, `None` when several would do as well.
+fn untyped_argument(function: AggregateFunction) -> Option<Type> {
+    use AggregateFunction::*;
+    match function {
+        Count | Min | Max | StringAgg => Some(Type::Text),
+        BoolAnd | BoolOr => Some(Type::Bool),
+        Spread(_) => Some(Type::Float8),
+        Sum | Avg | BitAnd | BitOr | BitXor => None,
+    }
+}
+
 impl Resolver<'_> {
     /// A function call of any kind.
     pub(crate) fn function(&mut self, function: &ast::Function) -> Result<Term> {
@@ -366,7 +377,24 @@ impl Resolver<'_> {
             (1, false, _) => terms.pop(),
             _ => return Err(undefined()),
         };
-        let argument = argument.map(|a| self.settle(a)).transpose()?;
+        let argument = match argument {
+            Some(term) if term.arg_type() == ArgType::Unknown => {
+                let ty = untyped_argument(function).ok_or_else(|| {
+                    at(
+                        SqlError::new(
+                            SqlState::AMBIGUOUS_FUNCTION,
+                            format!("function {name}(unknown) is not unique"),
+                        )
+                        .with_hint(
+                            "Could not choose a best candidate function. You might need to add explicit type casts.",
+                        ),
+                        position,
+                    )
+                })?;
+                Some(self.coerce(term, &ty)?)
+            }
+            argument => argument.map(|term| self.settle(term)).transpose()?,
+        };
         let ty = result_type(function, argument.as_ref().map(Expr::ty).as_ref()).ok_or_else(undefined)?;
         if distinct {
             let listed = |key: &Expr| argument.iter().chain(&further).any(|a| a == key);
