@@ -223,6 +223,18 @@ impl Source {
         self.tokens.get(next).is_some_and(|t| self.token_text(t).eq_ignore_ascii_case(word))
     }
 
+    /// Whether the token at a position is one of these words, which stand together, or the one behind them.
+    pub(crate) fn is_among(&self, position: u32, words: &str) -> bool {
+        let at = self.tokens.partition_point(|t| t.position < position);
+        let count = words.split(' ').count();
+        let stand_at = |first: usize| {
+            let tokens = self.tokens.get(first..first + count).unwrap_or_default();
+            !tokens.is_empty()
+                && words.split(' ').zip(tokens).all(|(word, t)| self.token_text(t).eq_ignore_ascii_case(word))
+        };
+        at < self.tokens.len() && (at.saturating_sub(count)..=at).any(stand_at)
+    }
+
     /// The text of a span.
     pub(crate) fn slice(&self, span: Span) -> &str {
         let byte = |position: u64| {
@@ -346,8 +358,9 @@ pub(crate) fn parse_one(source: &Arc<Source>, tokens: Vec<TokenWithSpan>) -> Res
     let read_isolation = tokens.iter().find_map(|t| read_isolation_hint(&t.token));
     let unsupported = unsupported::statement(&tokens);
     let mut root = with_stack(deep, || parse_tokens(source, tokens)).map_err(|error| match unsupported {
-        Some(statement) if error.code == SqlState::SYNTAX_ERROR => SqlError::unsupported(statement),
-        _ => error,
+        _ if error.code != SqlState::SYNTAX_ERROR => error,
+        Some(statement) => SqlError::unsupported(statement),
+        None => unsupported::clause(source, error),
     })?;
     if let Ast::Prepare { statement, .. } = &mut root
         && statement.read_isolation.is_none()
