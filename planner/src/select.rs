@@ -15,6 +15,7 @@ use sqlparser::ast::{self, Spanned};
 use crate::{
     above::{AbovePlan, Pipeline},
     expression::{AGGREGATES, Clause, Resolver, Shared, TermKind, WINDOWS},
+    literals::written_number,
     names::{self, Scope, ScopeColumn, at, fold},
     parse::{Source as Text, position_of},
     plan::{OutputColumn, QueryPlan, Source},
@@ -469,26 +470,28 @@ impl<'a> Planner<'a> {
             expression = inner;
         }
         let position = position_of(expression.span());
-        match expression {
-            ast::Expr::Value(value) => match &value.value {
-                ast::Value::Number(number, _) if number.parse::<i64>().is_ok() => {
-                    let index = number.parse::<usize>().ok().filter(|n| (1..=items.len()).contains(n));
-                    match index {
-                        Some(index) => Ok(Some(index - 1)),
-                        None => Err(at(
-                            SqlError::new(
-                                SqlState::INVALID_COLUMN_REFERENCE,
-                                format!("{clause} position {number} is not in select list"),
-                            ),
-                            position,
-                        )),
-                    }
-                }
-                ast::Value::Placeholder(_) => Ok(None),
-                _ => Err(at(
-                    SqlError::new(SqlState::SYNTAX_ERROR, format!("non-integer constant in {clause}")),
+        if let Some(number) = written_number(expression) {
+            let position = match number.starts_with('-') {
+                true => self.source.operator_before(expression.span(), "-"),
+                false => position,
+            };
+            let Ok(place) = number.parse::<i32>() else { return Err(at(non_integer(clause), position)) };
+            let index = usize::try_from(place).ok().filter(|place| (1..=items.len()).contains(place));
+            return match index {
+                Some(place) => Ok(Some(place - 1)),
+                None => Err(at(
+                    SqlError::new(
+                        SqlState::INVALID_COLUMN_REFERENCE,
+                        format!("{clause} position {place} is not in select list"),
+                    ),
                     position,
                 )),
+            };
+        }
+        match expression {
+            ast::Expr::Value(value) => match &value.value {
+                ast::Value::Placeholder(_) => Ok(None),
+                _ => Err(at(non_integer(clause), position)),
             },
             ast::Expr::Identifier(ident) => {
                 let name = fold(ident);
@@ -761,6 +764,11 @@ fn check_foreign_clauses(select: &ast::Select) -> Result<()> {
         return unsupported("a clause of another database's SELECT");
     }
     Ok(())
+}
+
+/// A constant where a position may stand.
+fn non_integer(clause: &str) -> SqlError {
+    SqlError::new(SqlState::SYNTAX_ERROR, format!("non-integer constant in {clause}"))
 }
 
 /// Input types of what runs above groups: keys, then results of aggregates.
