@@ -359,7 +359,7 @@ pub(crate) fn parse_one(source: &Arc<Source>, tokens: Vec<TokenWithSpan>) -> Res
     let unsupported = unsupported::statement(&tokens);
     let mut root = with_stack(deep, || parse_tokens(source, tokens)).map_err(|error| match unsupported {
         _ if error.code != SqlState::SYNTAX_ERROR => error,
-        Some(statement) => SqlError::unsupported(statement),
+        Some(statement) => at(SqlError::unsupported(statement), error.position),
         None => unsupported::clause(source, error),
     })?;
     if let Ast::Prepare { statement, .. } = &mut root
