@@ -3,12 +3,15 @@
 use carousel_engine::{
     SqlError, SqlState, Type,
     error::Result,
-    expr::{ArgType, CompareOp, Expr, columns, comparison_type, select_common_type},
+    expr::{
+        ArgType, CompareOp, Expr, columns, comparison_type, pattern::escape_character, select_common_type,
+    },
 };
 use sqlparser::ast::{self, Spanned};
 
 use crate::{
-    expression::{Resolver, Term, TermKind, quoted},
+    dialect::ESCAPE,
+    expression::{Resolver, Term, TermKind},
     names::{at, outer_level},
     parse::position_of,
 };
@@ -185,7 +188,6 @@ impl Resolver<'_> {
         &mut self,
         operand: &ast::Expr,
         pattern: &ast::Expr,
-        escape: Option<&ast::ValueWithSpan>,
         case_insensitive: bool,
         negated: bool,
         position: Option<u32>,
@@ -199,7 +201,13 @@ impl Resolver<'_> {
         let keyword = if case_insensitive { "ilike" } else { "like" };
         let operator = self.source.operator_after(operand.span(), if negated { "not" } else { keyword });
         let operand = self.term(operand)?;
-        let pattern = self.term(pattern)?;
+        let (pattern, escape) = match pattern {
+            ast::Expr::BinaryOp { left, op: ast::BinaryOperator::Custom(op), right } if op == ESCAPE => {
+                (left.as_ref(), Some(right))
+            }
+            pattern => (pattern, None),
+        };
+        let mut pattern = self.term(pattern)?;
         for side in [&operand, &pattern] {
             if let ArgType::Known(ty) = side.arg_type()
                 && !ty.is_string()
@@ -217,20 +225,13 @@ impl Resolver<'_> {
                 ));
             }
         }
-        let escape = match escape.map(|e| &e.value) {
+        let escape = match escape.map(|escape| self.term(escape)).transpose()? {
             None => Some('\\'),
-            Some(value) => {
-                let Some(text) = quoted(value) else {
-                    return Err(SqlError::unsupported(format!("ESCAPE {value}")));
-                };
-                let mut characters = text.chars();
-                match (characters.next(), characters.next()) {
-                    (character, None) => character,
-                    _ => {
-                        return Err(SqlError::new(SqlState::INVALID_ESCAPE, "invalid escape string")
-                            .with_hint("Escape string must be empty or one character."));
-                    }
-                }
+            Some(Term { kind: TermKind::Text(text), .. }) => escape_character(&text)?,
+            // What escapes becomes a backslash.
+            Some(escape) => {
+                pattern = self.call("like_escape", vec![pattern, escape], operator)?;
+                Some('\\')
             }
         };
         let expr = Box::new(self.settle(operand)?);

@@ -11,12 +11,15 @@
 use std::{any::TypeId, cell::Cell};
 
 use sqlparser::{
-    ast::{Expr, UnaryOperator},
+    ast::{BinaryOperator, Expr, UnaryOperator},
     dialect::{Dialect, PostgreSqlDialect, Precedence},
     keywords::Keyword,
     parser::{Parser, ParserError},
     tokenizer::Token,
 };
+
+/// The operator between a pattern and what escapes in it, which sqlparser has no place for.
+pub(crate) const ESCAPE: &str = "ESCAPE";
 
 /// How many expressions may be begun for each token.
 const PER_TOKEN: usize = 16;
@@ -72,6 +75,19 @@ impl Bounded {
     }
 }
 
+impl Bounded {
+    /// The pattern behind LIKE, with what escapes in it.
+    fn parse_pattern(&self, parser: &mut Parser<'_>) -> Result<Expr, ParserError> {
+        let precedence = self.prec_value(Precedence::Like);
+        let pattern = parser.parse_subexpr(precedence)?;
+        if !parser.parse_keyword(Keyword::ESCAPE) {
+            return Ok(pattern);
+        }
+        let right = Box::new(parser.parse_subexpr(precedence)?);
+        Ok(Expr::BinaryOp { left: Box::new(pattern), op: BinaryOperator::Custom(ESCAPE.into()), right })
+    }
+}
+
 /// Methods that answer as PostgreSQL's dialect does.
 macro_rules! as_postgresql {
     ($($method:ident($($argument:ident: $of:ty),*) -> $answer:ty;)*) => {
@@ -105,6 +121,38 @@ impl Dialect for Bounded {
         parser.next_token();
         let operand = parser.parse_subexpr(self.prec_value(precedence));
         Some(operand.map(|operand| Expr::UnaryOp { op, expr: Box::new(operand) }))
+    }
+
+    fn parse_infix(
+        &self,
+        parser: &mut Parser<'_>,
+        left: &Expr,
+        precedence: u8,
+    ) -> Option<Result<Expr, ParserError>> {
+        let operand = || Box::new(left.clone());
+        if parser.parse_keywords(&[Keyword::IS, Keyword::DISTINCT, Keyword::FROM]) {
+            let right = parser.parse_subexpr(precedence);
+            return Some(right.map(|right| Expr::IsDistinctFrom(operand(), Box::new(right))));
+        }
+        if parser.parse_keywords(&[Keyword::IS, Keyword::NOT, Keyword::DISTINCT, Keyword::FROM]) {
+            let right = parser.parse_subexpr(precedence);
+            return Some(right.map(|right| Expr::IsNotDistinctFrom(operand(), Box::new(right))));
+        }
+        for keyword in [Keyword::LIKE, Keyword::ILIKE] {
+            let negated = parser.parse_keywords(&[Keyword::NOT, keyword]);
+            if !negated && !parser.parse_keyword(keyword) {
+                continue;
+            }
+            let any = parser.parse_keyword(Keyword::ANY);
+            return Some(self.parse_pattern(parser).map(|pattern| {
+                let (expr, pattern) = (operand(), Box::new(pattern));
+                match keyword {
+                    Keyword::LIKE => Expr::Like { negated, any, expr, pattern, escape_char: None },
+                    _ => Expr::ILike { negated, any, expr, pattern, escape_char: None },
+                }
+            }));
+        }
+        None
     }
 
     fn get_next_precedence(&self, parser: &Parser<'_>) -> Option<Result<u8, ParserError>> {
@@ -174,5 +222,69 @@ impl Dialect for Bounded {
         supports_string_escape_constant() -> bool;
         supports_unicode_string_literal() -> bool;
         supports_xml_expressions() -> bool;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sqlparser::parser::Parser;
+
+    use super::*;
+
+    fn parsed(sql: &str) -> String {
+        let dialect = Bounded::of_tokens(100);
+        let expr = Parser::new(&dialect)
+            .try_with_sql(sql)
+            .and_then(|mut parser| parser.parse_expr())
+            .expect("an expression");
+        shape(&expr)
+    }
+
+    /// The tree with all its parentheses.
+    fn shape(expr: &Expr) -> String {
+        match expr {
+            Expr::BinaryOp { left, op, right } => format!("({} {op} {})", shape(left), shape(right)),
+            Expr::UnaryOp { op, expr } => format!("({op} {})", shape(expr)),
+            Expr::IsDistinctFrom(left, right) => format!("({} isd {})", shape(left), shape(right)),
+            Expr::IsNotDistinctFrom(left, right) => format!("({} isnd {})", shape(left), shape(right)),
+            Expr::Like { negated: false, expr, pattern, .. } => {
+                format!("({} like {})", shape(expr), shape(pattern))
+            }
+            Expr::ILike { negated: true, expr, pattern, .. } => {
+                format!("({} not ilike {})", shape(expr), shape(pattern))
+            }
+            Expr::Nested(inner) => format!("[{}]", shape(inner)),
+            other => other.to_string(),
+        }
+    }
+
+    #[test]
+    fn operands_end_where_postgresql_ends_them() {
+        for (sql, expected) in [
+            ("a IS DISTINCT FROM b AND c", "((a isd b) AND c)"),
+            ("a IS DISTINCT FROM b OR c AND d", "((a isd b) OR (c AND d))"),
+            ("a IS NOT DISTINCT FROM b + 1 AND c", "((a isnd (b + 1)) AND c)"),
+            ("x AND a IS DISTINCT FROM b OR c", "((x AND (a isd b)) OR c)"),
+            ("x OR a IS DISTINCT FROM b AND c", "(x OR ((a isd b) AND c))"),
+            ("NOT a IS DISTINCT FROM b AND c OR d", "(((NOT (a isd b)) AND c) OR d)"),
+            ("a IS DISTINCT FROM (b AND c)", "(a isd [(b AND c)])"),
+            ("a IS DISTINCT FROM b = c AND d", "((a isd (b = c)) AND d)"),
+            ("a IS DISTINCT FROM b AND c IS DISTINCT FROM d OR e", "(((a isd b) AND (c isd d)) OR e)"),
+            ("-2 ^ 3 ^ 2", "(((- 2) ^ 3) ^ 2)"),
+            ("1 - -2 ^ 2", "(1 - ((- 2) ^ 2))"),
+            ("2 ^ - 1 ^ + 3", "((2 ^ (- 1)) ^ (+ 3))"),
+            ("- - a::b * c", "((- (- a::b)) * c)"),
+            ("2 * ~ 1 + 1", "(2 * (~ (1 + 1)))"),
+            ("|/ a ^ 2 | @ b || c", "(((|/ (a ^ 2)) | (@ b)) || c)"),
+            ("a = b ~ c || d AND e", "((a = ((b ~ c) || d)) AND e)"),
+            ("NOT a !~* b IS NULL", "(NOT a !~* b IS NULL)"),
+            ("-(2 ^ 2)", "(- [(2 ^ 2)])"),
+            ("x AND (a IS DISTINCT FROM b OR c)", "(x AND [((a isd b) OR c)])"),
+            ("a LIKE b || c ESCAPE d || e AND f", "((a like ((b || c) ESCAPE (d || e))) AND f)"),
+            ("NOT a NOT ILIKE b ESCAPE c = d", "(NOT ((a not ilike (b ESCAPE c)) = d))"),
+            ("(a < b) = c", "([(a < b)] = c)"),
+        ] {
+            assert_eq!(parsed(sql), expected, "{sql}");
+        }
     }
 }

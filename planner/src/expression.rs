@@ -471,17 +471,17 @@ impl<'a> Resolver<'a> {
             E::InList { expr: operand, list, negated } => {
                 self.in_list(operand, list, *negated, false, position())
             }
-            E::Like { negated, any, expr: operand, pattern, escape_char } => {
+            E::Like { negated, any, expr: operand, pattern, escape_char: _ } => {
                 if *any {
                     return unsupported("LIKE ANY");
                 }
-                self.like(operand, pattern, escape_char.as_ref(), false, *negated, position())
+                self.like(operand, pattern, false, *negated, position())
             }
-            E::ILike { negated, any, expr: operand, pattern, escape_char } => {
+            E::ILike { negated, any, expr: operand, pattern, escape_char: _ } => {
                 if *any {
                     return unsupported("ILIKE ANY");
                 }
-                self.like(operand, pattern, escape_char.as_ref(), true, *negated, position())
+                self.like(operand, pattern, true, *negated, position())
             }
             E::AnyOp { left, compare_op, right, is_some: _ } if matches!(right.as_ref(), E::Subquery(_)) => {
                 let E::Subquery(query) = right.as_ref() else { return unsupported("ANY") };
@@ -842,7 +842,7 @@ impl<'a> Resolver<'a> {
             _ => None,
         };
         if let Some((insensitive, negated)) = like {
-            return self.like(left, right, None, insensitive, negated, position);
+            return self.like(left, right, insensitive, negated, position);
         }
         let symbol = match op {
             BinaryOperator::Plus => "+",

@@ -11,9 +11,9 @@ use sqlparser::{
 
 use crate::{
     cluster::{self, AlterCluster},
+    keywords,
     parse::{Ast, CopyOption, CopySource, CopyStatement, CopyValue, Source, Tree, parse_one, position_of},
     plan::{Discard, IsolationLevel, Plan, SetPlan, TransactionModes},
-    precedence,
 };
 
 /// Parses the statement if it is one of these; otherwise the parser stands where it stood.
@@ -437,7 +437,7 @@ impl Grammar<'_, '_> {
         if self.token(&Token::LParen) {
             let parsed = self.parser.parse_comma_separated(Parser::parse_expr);
             for mut expression in parsed.map_err(|e| self.source.parser_error(e, self.parser))? {
-                precedence::regroup(&mut expression);
+                keywords::restore_columns(&mut expression);
                 arguments.push(crate::bind::Argument {
                     source: self.source.clone(),
                     expression: Arc::new(Tree::of_part(expression, self.source)),

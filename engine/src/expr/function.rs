@@ -284,6 +284,8 @@ functions! {
     LimitCount,
     /// The number of rows of OFFSET: an error if it is negative. It has no name in SQL.
     OffsetCount,
+    /// `like_escape`: a pattern in which a backslash escapes, from one in which another character does
+    LikeEscape,
 }
 
 /// How much the result may change between calls with the same arguments.
@@ -449,6 +451,7 @@ pub static SIGNATURES: &[Signature] = signatures! {
     "bit_count" BitCount: (bytea) -> i8;
     "convert_from" ConvertFrom: (bytea, text) -> text;
     "convert_to" ConvertTo: (text, text) -> bytea;
+    "like_escape" LikeEscape: (text, text) -> text;
     "regexp_like" RegexLike: (text, text) -> bool, (text, text, text) -> bool;
     "to_char" ToChar: (ts, text) -> text, (tz, text) -> text, (iv, text) -> text, (num, text) -> text,
         (i4, text) -> text, (i8, text) -> text, (f4, text) -> text, (f8, text) -> text;

@@ -11,6 +11,34 @@ use crate::{
     value::Value,
 };
 
+/// The character that escapes in a LIKE pattern: none if the text is empty. 22025 when it is longer than one.
+pub fn escape_character(text: &str) -> Result<Option<char>> {
+    let mut characters = text.chars();
+    match (characters.next(), characters.next()) {
+        (character, None) => Ok(character),
+        _ => Err(SqlError::new(SqlState::INVALID_ESCAPE, "invalid escape string")
+            .with_hint("Escape string must be empty or one character.")),
+    }
+}
+
+/// A LIKE pattern in which a backslash escapes, from one in which another character does. 22025 as [`escape_character`].
+pub(crate) fn with_backslashes(pattern: &str, escape: &str) -> Result<String> {
+    let escape = escape_character(escape)?;
+    let mut written = String::with_capacity(pattern.len());
+    let mut rest = pattern.chars();
+    while let Some(c) = rest.next() {
+        if Some(c) == escape {
+            written.push('\\');
+            written.extend(rest.next());
+        } else if c == '\\' {
+            written.push_str("\\\\");
+        } else {
+            written.push(c);
+        }
+    }
+    Ok(written)
+}
+
 /// A piece of a LIKE pattern.
 #[derive(Clone, Debug, PartialEq)]
 enum Token {

@@ -348,6 +348,9 @@ pub(super) fn call(function: Function, args: &[Value], context: &EvalContext) ->
             only_utf8(encoding, "destination")?;
             Bytea(text.as_bytes().into())
         }
+        (F::LikeEscape, [Text(pattern), Text(escape)]) => {
+            Value::text(pattern::with_backslashes(pattern, escape)?)
+        }
         (F::RegexLike, [Text(text), Text(pattern), flags @ ..]) => {
             let flags = flags.first().and_then(Value::as_str).unwrap_or("");
             let mut insensitive = false;

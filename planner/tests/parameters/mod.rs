@@ -30,6 +30,10 @@ fn parameters_take_their_types_from_where_they_stand() {
         ("UPDATE kinds SET seen = $2 WHERE token = $1", vec![Type::Uuid, Type::TimestampTz]),
         ("SELECT $1::date, $2 + 1, $1", vec![Type::Date, Type::Int4]),
         ("SELECT coalesce($1, 2.5), upper($2)", vec![Type::Numeric(None), Type::Text]),
+        (
+            "SELECT id FROM kinds WHERE words LIKE $1 ESCAPE $2 AND id = $3",
+            vec![Type::Text, Type::Text, Type::Int8],
+        ),
         ("SELECT $1", vec![Type::Text]),
     ];
     for (sql, types) in cases {
