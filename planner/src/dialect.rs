@@ -76,6 +76,19 @@ impl Bounded {
 }
 
 impl Bounded {
+    /// Whether an operand ends with an operator of this precedence, of which none may follow another. (So do comparisons, which
+    /// are looked at where they are resolved.)
+    fn stands_alone(&self, operand: &Expr, precedence: u8) -> bool {
+        let own = match operand {
+            Expr::Between { .. } | Expr::Like { .. } | Expr::ILike { .. } | Expr::SimilarTo { .. } => {
+                Precedence::Between
+            }
+            Expr::IsDistinctFrom(..) | Expr::IsNotDistinctFrom(..) => Precedence::Is,
+            _ => return false,
+        };
+        self.prec_value(own) == precedence
+    }
+
     /// The pattern behind LIKE, with what escapes in it.
     fn parse_pattern(&self, parser: &mut Parser<'_>) -> Result<Expr, ParserError> {
         let precedence = self.prec_value(Precedence::Like);
@@ -129,6 +142,9 @@ impl Dialect for Bounded {
         left: &Expr,
         precedence: u8,
     ) -> Option<Result<Expr, ParserError>> {
+        if self.stands_alone(left, precedence) {
+            return Some(parser.expected_ref("the end of the operand", parser.peek_token_ref()));
+        }
         let operand = || Box::new(left.clone());
         if parser.parse_keywords(&[Keyword::IS, Keyword::DISTINCT, Keyword::FROM]) {
             let right = parser.parse_subexpr(precedence);
