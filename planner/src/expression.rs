@@ -41,6 +41,8 @@ pub(crate) const SUBQUERIES: usize = 1 << 26;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Clause {
     SelectList,
+    /// The select list of an operand of a set operation: parameters in it take their types from the other one.
+    Operand,
     Where,
     GroupBy,
     Having,
@@ -62,12 +64,15 @@ pub(crate) enum Clause {
 impl Clause {
     /// Whether aggregates may stand here.
     fn has_aggregates(self) -> bool {
-        matches!(self, Clause::SelectList | Clause::Having | Clause::OrderBy | Clause::Window)
+        matches!(
+            self,
+            Clause::SelectList | Clause::Operand | Clause::Having | Clause::OrderBy | Clause::Window
+        )
     }
 
     /// Whether window functions may stand here.
     pub(crate) fn has_windows(self) -> bool {
-        matches!(self, Clause::SelectList | Clause::OrderBy)
+        matches!(self, Clause::SelectList | Clause::Operand | Clause::OrderBy)
     }
 
     /// Whether the expression is evaluated once for the statement or for each row that is written in it.
@@ -78,7 +83,7 @@ impl Clause {
     /// As PostgreSQL's errors name it.
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Clause::SelectList => "SELECT",
+            Clause::SelectList | Clause::Operand => "SELECT",
             Clause::Where => "WHERE",
             Clause::GroupBy => "GROUP BY",
             Clause::Having => "HAVING",

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use carousel_cluster::catalog::Catalog;
 use carousel_engine::{
-    SqlError, SqlState, TableId, TableSchema, Ts, Type,
+    SqlError, SqlState, TableId, TableSchema, Ts, Type, Value,
     aggregate::AggregateCall,
     error::Result,
     expr::{ArgType, CastKind, Expr, columns, walk},
@@ -14,7 +14,7 @@ use sqlparser::ast::{self, Spanned};
 
 use crate::{
     above::{AbovePlan, Pipeline},
-    expression::{AGGREGATES, Clause, Resolver, Shared, TermKind, WINDOWS},
+    expression::{AGGREGATES, Clause, Resolver, Shared, TermKind, WINDOWS, literal},
     literals::written_number,
     names::{self, Scope, ScopeColumn, at, fold},
     parse::{Source as Text, position_of},
@@ -354,8 +354,16 @@ impl<'a> Planner<'a> {
                 Resolver::new(self.source, scope, self.settings, &mut self.shared, aggregates, clause);
             let term = resolver.term(expr)?;
             let position = term.position;
-            let unknown = matches!(term.kind, TermKind::Text(_) | TermKind::Null).then(|| term.kind.clone());
-            let typed = resolver.settle(term)?;
+            let unknown = match &term.kind {
+                TermKind::Known(_) => None,
+                TermKind::Parameter(_) if clause != Clause::Operand => None,
+                kind => Some(kind.clone()),
+            };
+            let typed = match &unknown {
+                // Whoever gives it a type reads another column.
+                Some(TermKind::Parameter(_)) => literal(Value::Null, Type::Text),
+                _ => resolver.settle(term)?,
+            };
             let references = std::mem::take(&mut resolver.references);
             let name = alias.map_or_else(|| title(expr), fold);
             let origin = origin(scope, &typed);

@@ -46,7 +46,9 @@ impl Planner<'_> {
         query: &ast::Query,
         outer: Option<Arc<Scope>>,
     ) -> Result<Query> {
-        stacker::maybe_grow(256 << 10, 4 << 20, || self.relational_query_inner(query, outer))
+        stacker::maybe_grow(256 << 10, 4 << 20, || {
+            self.relational_query_inner(query, outer, Clause::SelectList)
+        })
     }
 
     /// A query that may refer to the columns of another one.
@@ -66,7 +68,12 @@ impl Planner<'_> {
         planned
     }
 
-    fn relational_query_inner(&mut self, query: &ast::Query, outer: Option<Arc<Scope>>) -> Result<Query> {
+    fn relational_query_inner(
+        &mut self,
+        query: &ast::Query,
+        outer: Option<Arc<Scope>>,
+        clause: Clause,
+    ) -> Result<Query> {
         let ast::Query {
             with,
             body,
@@ -98,11 +105,11 @@ impl Planner<'_> {
         }
         let planned = match body.as_ref() {
             ast::SetExpr::Select(select) => {
-                self.relational_select(select, order_by.as_ref(), limits, outer)?
+                self.relational_select(select, clause, order_by.as_ref(), limits, outer)?
             }
             body => {
                 let of_set = matches!(body, ast::SetExpr::SetOperation { .. });
-                let planned = self.set_expression(body, &outer)?;
+                let planned = self.set_expression(body, &outer, clause)?;
                 self.sort_outputs(planned, order_by.as_ref(), limits, of_set)?
             }
         };
@@ -155,10 +162,17 @@ impl Planner<'_> {
     }
 
     /// What stands between the WITH and the ORDER BY of a query.
-    fn set_expression(&mut self, body: &ast::SetExpr, outer: &Option<Arc<Scope>>) -> Result<Query> {
+    fn set_expression(
+        &mut self,
+        body: &ast::SetExpr,
+        outer: &Option<Arc<Scope>>,
+        clause: Clause,
+    ) -> Result<Query> {
         match body {
-            ast::SetExpr::Select(select) => self.relational_select(select, None, (None, None), outer.clone()),
-            ast::SetExpr::Query(query) => self.relational_query(query, outer.clone()),
+            ast::SetExpr::Select(select) => {
+                self.relational_select(select, clause, None, (None, None), outer.clone())
+            }
+            ast::SetExpr::Query(query) => self.relational_query_inner(query, outer.clone(), clause),
             ast::SetExpr::Values(values) => {
                 let (rows, items) = self.values_rows(values)?;
                 if rows.iter().flatten().any(has_subquery) {
@@ -207,8 +221,10 @@ impl Planner<'_> {
             ast::SetOperator::Except => "EXCEPT",
             ast::SetOperator::Minus => return unsupported("MINUS"),
         };
-        let mine = stacker::maybe_grow(256 << 10, 4 << 20, || self.set_expression(left, outer))?;
-        let theirs = stacker::maybe_grow(256 << 10, 4 << 20, || self.set_expression(right, outer))?;
+        let mine =
+            stacker::maybe_grow(256 << 10, 4 << 20, || self.set_expression(left, outer, Clause::Operand))?;
+        let theirs =
+            stacker::maybe_grow(256 << 10, 4 << 20, || self.set_expression(right, outer, Clause::Operand))?;
         if mine.columns.len() != theirs.columns.len() {
             let message = format!("each {name} query must have the same number of columns");
             let position = first_item(right).or(position_of(right.span()));
@@ -281,6 +297,7 @@ impl Planner<'_> {
     fn relational_select(
         &mut self,
         select: &ast::Select,
+        clause: Clause,
         order_by: Option<&ast::OrderBy>,
         (limit, offset): (Option<Expr>, Option<Expr>),
         outer: Option<Arc<Scope>>,
@@ -292,7 +309,7 @@ impl Planner<'_> {
         let of_outer = self.name_windows(named_window)?;
 
         let mut aggregates = Vec::new();
-        let items = self.items(&scope, projection, Clause::SelectList, &mut aggregates)?;
+        let items = self.items(&scope, projection, clause, &mut aggregates)?;
         let predicate = self.predicate(&scope, selection.as_ref())?;
         let sets = self.grouping_sets(&scope, group_by, &items)?;
         let having = self.having(&scope, having.as_ref(), &mut aggregates)?;

@@ -34,6 +34,13 @@ fn parameters_take_their_types_from_where_they_stand() {
             "SELECT id FROM kinds WHERE words LIKE $1 ESCAPE $2 AND id = $3",
             vec![Type::Text, Type::Text, Type::Int8],
         ),
+        (
+            "SELECT 1 UNION ALL SELECT $1 UNION ALL (SELECT $2 LIMIT $3)",
+            vec![Type::Int4, Type::Int4, Type::Int8],
+        ),
+        ("SELECT $1, 1.5 EXCEPT SELECT id, $2 FROM kinds", vec![Type::Int8, Type::Numeric(None)]),
+        ("SELECT $1 UNION SELECT $2", vec![Type::Text, Type::Text]),
+        ("(SELECT $1) ORDER BY 1", vec![Type::Text]),
         ("SELECT $1", vec![Type::Text]),
     ];
     for (sql, types) in cases {
