@@ -818,6 +818,9 @@ impl<'a> Resolver<'a> {
             }
             _ => {}
         }
+        if *op == BinaryOperator::StringConcat {
+            return self.concatenation(&chain(whole, op), position);
+        }
         let comparison = match op {
             BinaryOperator::Eq => Some(("=", CompareOp::Eq)),
             BinaryOperator::NotEq => Some(("<>", CompareOp::Ne)),
@@ -856,7 +859,6 @@ impl<'a> Resolver<'a> {
             BinaryOperator::Divide => "/",
             BinaryOperator::Modulo => "%",
             BinaryOperator::PGExp => "^",
-            BinaryOperator::StringConcat => "||",
             BinaryOperator::BitwiseAnd => "&",
             BinaryOperator::BitwiseOr => "|",
             BinaryOperator::PGBitwiseXor => "#",
@@ -876,6 +878,24 @@ impl<'a> Resolver<'a> {
         let mut term = self.call(symbol, vec![l, r], operator)?;
         term.position = position;
         Ok(term)
+    }
+
+    /// `a || b || …`, whose types are found from the left. Texts come together in pairs, so that many of them nest no deeper
+    /// than the engine evaluates.
+    fn concatenation(&mut self, operands: &[&ast::Expr], position: Option<u32>) -> Result<Term> {
+        let mut joined: Option<Term> = None;
+        for operand in operands {
+            let right = self.term(operand)?;
+            joined = Some(match joined {
+                None => right,
+                Some(left) => {
+                    let operator = self.source.operator_before(operand.span(), "||");
+                    self.call("||", vec![left, right], operator)?
+                }
+            });
+        }
+        let joined = joined.ok_or_else(|| SqlError::internal("a concatenation of nothing"))?;
+        Ok(Term::known(in_pairs(self.settle(joined)?), position))
     }
 
     fn case(
@@ -1015,6 +1035,37 @@ fn cannot_cast(from: &Type, to: &Type) -> SqlError {
         SqlState::CANNOT_COERCE,
         format!("cannot cast type {} to {}", plain_name(from), plain_name(to)),
     )
+}
+
+/// The same concatenation of texts, as flat as it can be.
+fn in_pairs(mut expr: Expr) -> Expr {
+    let mut parts = Vec::new();
+    loop {
+        match expr {
+            Expr::Call { function: Function::Concat, mut args, ty: Type::Text } if args.len() == 2 => {
+                parts.extend(args.pop());
+                expr = args.remove(0);
+            }
+            first => {
+                parts.push(first);
+                break;
+            }
+        }
+    }
+    parts.reverse();
+    while parts.len() > 1 {
+        let mut rest = parts.into_iter();
+        parts = Vec::with_capacity(rest.len().div_ceil(2));
+        while let Some(left) = rest.next() {
+            parts.push(match rest.next() {
+                Some(right) => {
+                    Expr::Call { function: Function::Concat, args: vec![left, right], ty: Type::Text }
+                }
+                None => left,
+            });
+        }
+    }
+    parts.remove(0)
 }
 
 /// The operands of a chain of one associative operator, which hangs to the left: found without recursion.

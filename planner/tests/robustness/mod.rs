@@ -306,6 +306,8 @@ fn long_statements_are_planned() {
     assert_eq!(outcome(&catalog, &list), ["columns: id int8"]);
     let rows = format!("INSERT INTO airlines VALUES ('a', 'b'){}", ", ('c', 'd')".repeat(20_000));
     assert_eq!(outcome(&catalog, &rows), ["done"]);
+    let text = format!("SELECT id FROM kinds WHERE words = code{}", " || 'x'".repeat(4_000));
+    assert_eq!(outcome(&catalog, &text), ["columns: id int8"]);
     let sum = format!("SELECT 1{}", " + 1".repeat(200));
     assert_eq!(outcome(&catalog, &sum)[1], "row: 201");
 }
