@@ -41,7 +41,7 @@ const ONLY_WITH_AS: &[Keyword] = &[
 /// Words that PostgreSQL reserves, and those that are reserved but for names of functions and types: none of them is a name of a
 /// table.
 #[rustfmt::skip]
-const RESERVED: &[Keyword] = &[
+pub(crate) const RESERVED: &[Keyword] = &[
     Keyword::ALL, Keyword::ANALYZE, Keyword::AND, Keyword::ANY, Keyword::ARRAY, Keyword::AS,
     Keyword::ASC, Keyword::ASYMMETRIC, Keyword::AUTHORIZATION, Keyword::BINARY, Keyword::BOTH, Keyword::CASE,
     Keyword::CAST, Keyword::CHECK, Keyword::COLLATE, Keyword::COLLATION, Keyword::COLUMN, Keyword::CONCURRENTLY,

@@ -335,7 +335,7 @@ pub(crate) fn parse_expression(sql: &str) -> Result<(Arc<Source>, ast::Expr)> {
     let dialect = Bounded::of_tokens(tokens.len());
     let mut parser = parser(&dialect, tokens);
     let mut expression = parser.parse_expr().map_err(|e| source.parser_error(e, &parser))?;
-    keywords::restore_columns(&mut expression);
+    keywords::sort_out(&source, &mut expression)?;
     Ok((Arc::new(source), expression))
 }
 
@@ -390,7 +390,7 @@ fn parse_tokens(source: &Arc<Source>, tokens: Vec<TokenWithSpan>) -> Result<Ast>
         return Ok(ast);
     }
     let mut statement = parser.parse_statement().map_err(|e| source.parser_error(e, &parser))?;
-    keywords::restore_columns(&mut statement);
+    keywords::sort_out(source, &mut statement)?;
     if parser.peek_token_ref().token != Token::EOF {
         return Err(source.syntax_error(position_of(parser.peek_token_ref().span)));
     }
@@ -401,7 +401,7 @@ fn parse_tokens(source: &Arc<Source>, tokens: Vec<TokenWithSpan>) -> Result<Ast>
             let mut points = parser
                 .parse_comma_separated(Parser::parse_expr)
                 .map_err(|e| source.parser_error(e, &parser))?;
-            keywords::restore_columns(&mut points);
+            keywords::sort_out(source, &mut points)?;
             if parser.peek_token_ref().token != Token::EOF {
                 return Err(source.syntax_error(position_of(parser.peek_token_ref().span)));
             }

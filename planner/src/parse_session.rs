@@ -437,7 +437,7 @@ impl Grammar<'_, '_> {
         if self.token(&Token::LParen) {
             let parsed = self.parser.parse_comma_separated(Parser::parse_expr);
             for mut expression in parsed.map_err(|e| self.source.parser_error(e, self.parser))? {
-                keywords::restore_columns(&mut expression);
+                keywords::sort_out(self.source, &mut expression)?;
                 arguments.push(crate::bind::Argument {
                     source: self.source.clone(),
                     expression: Arc::new(Tree::of_part(expression, self.source)),

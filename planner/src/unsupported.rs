@@ -108,7 +108,7 @@ const CLAUSES: [&str; 27] = [
     "search breadth",
     "search depth",
     "uescape",
-    "variadic",
+    "variadic array",
 ];
 
 /// What a syntax error is when it is in a clause that is not supported, or right behind its words.
@@ -177,7 +177,7 @@ mod tests {
             ("SELECT a FROM t GROUP BY DISTINCT CUBE (a)", "GROUP BY DISTINCT"),
             ("DELETE FROM t WHERE CURRENT OF c", "CURRENT OF"),
             ("INSERT INTO t OVERRIDING USER VALUE VALUES (1)", "OVERRIDING"),
-            ("SELECT format('%s', VARIADIC ARRAY['a'])", "VARIADIC"),
+            ("SELECT format('%s', VARIADIC ARRAY['a'])", "VARIADIC ARRAY"),
             ("SELECT U&'d!0061t' UESCAPE '!'", "UESCAPE"),
             ("SELECT sum(a) OVER (ORDER BY a GROUPS CURRENT ROW EXCLUDE TIES) FROM t", "EXCLUDE TIES"),
         ] {
