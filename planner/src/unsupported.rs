@@ -81,8 +81,7 @@ const MODIFIERS: [&str; 9] =
     ["or", "replace", "unique", "constraint", "recursive", "temp", "temporary", "trusted", "procedural"];
 
 /// What clauses that sqlparser does not know are called, as they are written.
-const CLAUSES: [&str; 27] = [
-    "as execute",
+const CLAUSES: [&str; 26] = [
     "collation for",
     "current of",
     "exclude current",
@@ -168,7 +167,6 @@ mod tests {
             ("ALTER TABLE t SET (fillfactor = 70), INHERIT u", "ALTER TABLE"),
             ("DROP OWNED BY r", "DROP OWNED"),
             ("CREATE TRANSFORM FOR int LANGUAGE l (FROM SQL WITH FUNCTION f(internal))", "CREATE TRANSFORM"),
-            ("CREATE TABLE t AS EXECUTE p", "AS EXECUTE"),
             ("CREATE TABLE t (LIKE u INCLUDING ALL)", "INCLUDING"),
             ("CREATE TABLE t (a integer CHECK (a > 0) NO INHERIT)", "NO INHERIT"),
             ("CREATE TABLE t (a integer UNIQUE NULLS NOT DISTINCT)", "NULLS NOT DISTINCT"),

@@ -46,9 +46,7 @@ impl Planner<'_> {
         query: &ast::Query,
         outer: Option<Arc<Scope>>,
     ) -> Result<Query> {
-        stacker::maybe_grow(256 << 10, 4 << 20, || {
-            self.relational_query_inner(query, outer, Clause::SelectList)
-        })
+        self.relational_query_of(query, outer, Clause::SelectList)
     }
 
     /// A query that may refer to the columns of another one.
@@ -66,6 +64,15 @@ impl Planner<'_> {
             relational.depth -= 1;
         }
         planned
+    }
+
+    fn relational_query_of(
+        &mut self,
+        query: &ast::Query,
+        outer: Option<Arc<Scope>>,
+        clause: Clause,
+    ) -> Result<Query> {
+        stacker::maybe_grow(256 << 10, 4 << 20, || self.relational_query_inner(query, outer, clause))
     }
 
     fn relational_query_inner(
@@ -172,7 +179,7 @@ impl Planner<'_> {
             ast::SetExpr::Select(select) => {
                 self.relational_select(select, clause, None, (None, None), outer.clone())
             }
-            ast::SetExpr::Query(query) => self.relational_query_inner(query, outer.clone(), clause),
+            ast::SetExpr::Query(query) => self.relational_query_of(query, outer.clone(), clause),
             ast::SetExpr::Values(values) => {
                 let (rows, items) = self.values_rows(values)?;
                 if rows.iter().flatten().any(has_subquery) {
