@@ -619,6 +619,16 @@ async fn answer<T>(
 
 type Appended = Result<StreamAppendResult<TypeConfig>, RPCError<TypeConfig>>;
 
+/// Leaves out what says no more than that entries of this stream are committed, which openraft would say behind each of them: the
+/// next entry says that, and a heartbeat at the latest. Nobody waits for it, as only the leader delivers messages.
+fn without_mere_commits<S: Stream<Item = Request>>(input: S) -> impl Stream<Item = Request> {
+    let mut has_entries = false;
+    input.filter(move |request| {
+        has_entries |= !request.entries.is_empty();
+        std::future::ready(!has_entries || !request.entries.is_empty())
+    })
+}
+
 /// Sends the requests and gives out the answers as they come, one for each.
 fn append_elsewhere<S>(call: Call, mut input: S) -> impl Stream<Item = Appended>
 where
@@ -723,6 +733,7 @@ impl RaftNetworkV2<TypeConfig> for Connection {
         if self.heartbeats {
             return stream_append_sequential(self, input, option);
         }
+        let input = without_mere_commits(input);
         Box::pin(async move {
             let answers: BoxStream<'s, _> = match self.here() {
                 Some(raft) => Box::pin(raft.stream_append(input).map(|answer| answer.map_err(failed))),
@@ -900,6 +911,22 @@ mod tests {
 
     /// The second request of a stream must not begin another stream because a call has come in between: it could overtake the
     /// first, and the follower would refuse what follows an entry that it does not have.
+    #[test]
+    fn what_says_only_that_entries_are_committed_is_not_sent_behind_them() {
+        let sent = |requests: &[(u64, u64)]| {
+            let requests: Vec<Request> =
+                requests.iter().map(|(prev, entries)| request(*prev, *entries)).collect();
+            let sent = without_mere_commits(futures::stream::iter(requests)).map(|request| {
+                (request.prev_log_id.map_or(0, |last| last.index), request.entries.len() as u64)
+            });
+            sent.collect::<Vec<_>>().now_or_never().expect("it does not wait")
+        };
+        assert_eq!(sent(&[(1, 2), (3, 0), (3, 1), (4, 0), (4, 0)]), [(1, 2), (3, 1)]);
+        // A stream that has none has to find out what the other side has.
+        assert_eq!(sent(&[(3, 0)]), [(3, 0)]);
+        assert_eq!(sent(&[(3, 0), (3, 0), (3, 1), (4, 0)]), [(3, 0), (3, 0), (3, 1)]);
+    }
+
     #[test]
     fn a_stream_of_appends_goes_on_beside_other_calls() {
         let streams = Streams::default();
