@@ -104,6 +104,8 @@ struct Running {
     read_ts: Ts,
     is_write: bool,
     undecided: bool,
+    /// Its ranges vote about how it ends.
+    has_ballot: bool,
     /// Shards that have not executed it.
     executing: SmallVec<[usize; 4]>,
     /// Outcomes of the primary ranges it acts on here, ascending, with the shard that failed.
@@ -805,6 +807,7 @@ impl Core {
                 read_ts,
                 is_write,
                 undecided,
+                has_ballot: self.ballots.get(ts).is_some(),
                 executing: (0..self.options.shards).collect(),
                 outcomes: ranges.iter().map(|range| (*range, Ok(0))).collect(),
                 rows: Vec::new(),
@@ -838,12 +841,13 @@ impl Core {
         }
     }
 
-    /// Opens the ballot about an operation, if its ranges have to vote.
+    /// Whether what becomes of an operation is not known before all ranges have executed it, and of each all shards. If there are
+    /// several ranges, opens their ballot; with one, each of its holders comes to the same end by itself.
     fn open_ballot(&mut self, ts: Ts, message: &Message, data: &Data) -> bool {
         let may_fail = data.operation.is_write() && data.fallible;
         let affected = if may_fail { self.options.config.overlapping(&message.ranges) } else { Vec::new() };
         let undecided = affected.len() > 1 || !affected.is_empty() && self.options.shards > 1;
-        if undecided {
+        if affected.len() > 1 {
             let holders: BTreeSet<ProcessId> =
                 affected.iter().flat_map(|range| self.options.config.holders(*range)).collect();
             let others = holders.into_iter().filter(|holder| *holder != self.options.id).collect();
@@ -923,6 +927,10 @@ impl Core {
         self.stalled.remove(&time);
         if !running.undecided {
             return self.end(time, None);
+        }
+        if !running.has_ballot {
+            let failed = running.outcomes.iter().any(|(_, outcome)| outcome.is_err());
+            return self.end(time, Some(if failed { Decision::Abort } else { Decision::Commit }));
         }
         let votes: Vec<Vote> = self
             .outcomes(time)

@@ -51,6 +51,7 @@ pub(crate) fn schema() -> TableSchema {
 /// Storage processes whose shards do as the test says.
 struct Scene {
     config: Arc<Config>,
+    shards: usize,
     cores: BTreeMap<u32, Core>,
     /// Between storage processes, not yet arrived.
     wires: Vec<(ProcessId, ProcessId, Wire)>,
@@ -59,8 +60,13 @@ struct Scene {
 
 impl Scene {
     fn new(processes: u32) -> Scene {
-        let config = Arc::new(Config::evenly(processes, 1).expect("a ring"));
-        let mut scene = Scene { config, cores: BTreeMap::new(), wires: Vec::new(), trace: String::new() };
+        Scene::of(processes, 1, 1)
+    }
+
+    fn of(processes: u32, replication_factor: u32, shards: usize) -> Scene {
+        let config = Arc::new(Config::evenly(processes, replication_factor).expect("a ring"));
+        let (cores, wires, trace) = (BTreeMap::new(), Vec::new(), String::new());
+        let mut scene = Scene { config, shards, cores, wires, trace };
         for number in 1..=processes {
             scene.start(number, Recovered::default());
             scene.deliver(
@@ -96,7 +102,7 @@ impl Scene {
             incarnation: 1,
             address: None,
             config: self.config.clone(),
-            shards: 1,
+            shards: self.shards,
             running: 16,
             between: BETWEEN,
         };
@@ -211,11 +217,22 @@ impl Scene {
 
     /// Delivers a message that was planned against these tables.
     fn deliver_naming(&mut self, number: u32, ts: u64, tables: Vec<(TableId, Ts)>, body: Body) {
-        let id = MessageId { submitter: ProcessId::client(1), incarnation: 1, sequence: ts };
         let ranges = match &body {
             Body::Data(_) => vec![KeyRange::FULL],
             _ => Vec::new(),
         };
+        self.deliver_to(number, ts, tables, ranges, body);
+    }
+
+    fn deliver_to(
+        &mut self,
+        number: u32,
+        ts: u64,
+        tables: Vec<(TableId, Ts)>,
+        ranges: Vec<KeyRange>,
+        body: Body,
+    ) {
+        let id = MessageId { submitter: ProcessId::client(1), incarnation: 1, sequence: ts };
         let message = Arc::new(Message { id, tables: tables.into(), ranges: ranges.into(), body });
         let ranges = vec![self.range(number)];
         let delivery =
@@ -225,11 +242,7 @@ impl Scene {
 
     /// A write that touches all ranges and can fail.
     fn write(&mut self, number: u32, ts: u64) {
-        let kind =
-            OperationKind::Update(Update { predicate: Vec::new(), assignments: Vec::new(), returning: None });
-        let operation = Arc::new(Operation { table: TableId(1), context: EvalContext::default(), kind });
-        let data = Data { fallible: true, ..Data::new(operation) };
-        self.deliver(number, ts, Body::Data(data));
+        self.deliver(number, ts, fallible_update());
     }
 
     fn read(&mut self, number: u32, ts: u64, read_ts: Option<Ts>) {
@@ -264,10 +277,14 @@ impl Scene {
 
     /// The process's only shard has executed an operation.
     fn executed(&mut self, number: u32, ts: u64, outcome: Result<u64, SqlState>) {
+        self.executed_by(0, number, ts, outcome);
+    }
+
+    fn executed_by(&mut self, shard: usize, number: u32, ts: u64, outcome: Result<u64, SqlState>) {
         let outcome = outcome.map_err(|code| SqlError::new(code, "it fails"));
         let outcomes = vec![(self.range(number), outcome)];
         let effects = vec![ShardEffect::Executed { ts: local(Ts(ts)), outcomes: outcomes.into() }];
-        self.handle(number, Event::Shard { shard: 0, effects });
+        self.handle(number, Event::Shard { shard, effects });
     }
 
     /// A process has read the rows of the first table for a checkpoint, and written them.
@@ -330,6 +347,25 @@ fn a_write_commits_when_all_ranges_vote_for_it() {
         "s1 decides ts=2 Commit
          s1 -> c1 ts=2 done a=3",
     );
+}
+
+/// Others come to the same end by themselves, also with another number of shards.
+#[test]
+fn a_write_in_one_range_is_decided_by_all_shards_here() {
+    let mut scene = Scene::of(2, 2, 2);
+    scene.arrive();
+    let range = scene.range(1);
+    for (ts, second) in [(2, Ok(2)), (3, Err(SqlState::DIVISION_BY_ZERO))] {
+        scene.trace.clear();
+        scene.deliver_to(1, ts, Vec::new(), vec![range], fallible_update());
+        scene.executed_by(1, 1, ts, second);
+        scene.check(&format!("s1 submits ts={ts} undecided\ns1 submits ts={ts} undecided"));
+        scene.executed_by(0, 1, ts, Ok(1));
+        let (decision, outcome) = if ts == 2 { ("Commit", "3") } else { ("Abort", "22012") };
+        let decides = format!("s1 decides ts={ts} {decision}");
+        scene.check(&format!("{decides}\n{decides}\ns1 -> c1 ts={ts} done a={outcome}"));
+        assert!(!scene.cores[&1].keeps_votes(Ts(ts)) && !scene.cores[&1].needs_votes(Ts(ts)));
+    }
 }
 
 /// Others have executed it, and go on.
@@ -1096,6 +1132,13 @@ fn a_chunk_that_comes_again_does_not_wait_for_the_disk_twice() {
     let outputs = node.handle(Input::Payload(PayloadEvent::Send(client, receipt)), 0);
     assert!(matches!(&outputs[..], [Output::Send(to, Wire::Staged { .. })] if *to == client), "{outputs:?}");
     assert!(staged(&mut node), "the receipt may have been lost");
+}
+
+fn fallible_update() -> Body {
+    let kind =
+        OperationKind::Update(Update { predicate: Vec::new(), assignments: Vec::new(), returning: None });
+    let operation = Arc::new(Operation { table: TableId(1), context: EvalContext::default(), kind });
+    Body::Data(Data { fallible: true, ..Data::new(operation) })
 }
 
 /// An INSERT of staged rows into the first table that was created.
