@@ -80,7 +80,9 @@ pub enum WalError {
     #[error(transparent)]
     Full(io::Error),
     /// A place that had been synced does not read back.
-    #[error("{path} is damaged at offset {offset}")]
+    #[error(
+        "{path} is damaged at offset {offset}: replace this router by another (ALTER CLUSTER ADD ROUTER, REMOVE ROUTER)"
+    )]
     Damaged {
         /// The file.
         path: PathBuf,
